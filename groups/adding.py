@@ -1,10 +1,11 @@
 """Adds a partition of ``__consumer_offsets`` to a transaction, before the transaction's first offsets are written
 there.
 
-Once per transaction, we ask its coordinator on the client's behalf to add the partition (KIP-890); in the first
-protocol the client has added it, and we ask whether it is there. Commits that come meanwhile wait behind the first, in
-order. If the transaction's marker comes meanwhile, the question ends, because the waiting commits belong to a
-transaction that is over. The previous transaction's marker, which is often still on its way, changes nothing.
+Once per transaction, its coordinator is asked on the client's behalf to add the partition (KIP-890). In the first
+protocol, the client has added it, and the coordinator is asked whether it is there. Commits that arrive in the meantime
+wait behind the first, in order. If the transaction's marker arrives in the meantime, the question ends, because the
+waiting commits belong to a transaction that is over. The previous transaction's marker, which is often still on its
+way, changes nothing.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from tidelog.proto.calls.group_api import GroupPartition
 from tidelog.proto.calls.transaction_api import AddPartitionsTransaction, TransactionMarker, TxnOffsetCommitRequest
 
 AddPartitions: TypeAlias = Callable[[AddPartitionsTransaction], Awaitable[Mapping[tuple[str, int], ErrorCode]]]
-"""Asks the transaction's coordinator; an error for each partition, by topic and number."""
+"""Asks the transaction's coordinator; returns an error for each partition, by topic and number."""
 
 Settled: TypeAlias = Callable[[ErrorCode], None]
 """NONE: the partition is in the transaction."""
 
 
 class Role(NamedTuple):
-    """A partition of ``__consumer_offsets`` that this node leads under one epoch."""
+    """A partition of ``__consumer_offsets`` that this node leads, and the epoch."""
 
     partition: int
     leader_epoch: LeaderEpoch
 
 
 class _Asking:
-    """A question under way, and the requests that wait for its answer."""
+    """A question in flight, and the requests that wait for its answer."""
 
     __slots__ = ("epoch", "task", "waiting")
 
@@ -46,7 +47,7 @@ class _Asking:
 
 
 class Adding:
-    """All questions of a node under way. ``on_fatal`` hears of a bug in ``add_partitions``."""
+    """All questions in flight on a node. ``on_fatal`` is called for a bug in ``add_partitions``."""
 
     def __init__(self, add_partitions: AddPartitions, on_fatal: Callable[[BaseException], None]) -> None:
         self._add_partitions = add_partitions
@@ -56,7 +57,7 @@ class Adding:
         """Commits that wait."""
 
     def ask(self, role: Role, request: TxnOffsetCommitRequest, settled: Settled) -> None:
-        """Tell ``settled`` once; only after this returns, unless the producer is fenced already."""
+        """Call ``settled`` once, and only after this returns, unless the producer is already fenced."""
         key = (role, request.producer_id)
         asking = self._asking.get(key)
         if asking is not None and request.producer_epoch != asking.epoch:
@@ -80,20 +81,20 @@ class Adding:
         self.waiting += 1
 
     def marker(self, role: Role, marker: TransactionMarker) -> None:
-        """A marker is being written: the transaction in question may be over. A marker of the second protocol carries
-        the epoch after its transaction's."""
+        """Note that a marker is being written: the transaction in question may be over. A marker of the second protocol
+        carries the epoch after its transaction's."""
         key = (role, marker.producer_id)
         asking = self._asking.get(key)
         if asking is not None and marker.producer_epoch >= asking.epoch + (marker.transaction_version >= 2):
             self._end(key, ErrorCode.INVALID_TXN_STATE)
 
     def resigned(self, role: Role) -> None:
-        """Another node leads the partition now."""
+        """Note that another node leads the partition now."""
         for key in [key for key in self._asking if key[0] == role]:
             self._end(key, ErrorCode.NOT_COORDINATOR)
 
     def kill(self) -> None:
-        """Drop everything; nobody is told."""
+        """Drop everything without telling anybody."""
         for asking in self._asking.values():
             if asking.task is not None:
                 asking.task.cancel()

@@ -1,4 +1,4 @@
-"""Turns the records that a coordinator's core wants to write into a record batch."""
+"""Converts the records that a coordinator's core wants to write to a record batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.proto.records.encoder import BatchBuilder
 
 
 def batch_of(effect: Append | AppendMarker) -> bytearray:
-    """One batch with base offset 0. A transaction's offsets carry its producer but, as in Kafka, no sequence."""
+    """Return one batch with base offset 0. A transaction's offsets carry its producer but, as in Kafka, no sequence."""
     if isinstance(effect, AppendMarker):
         return encode_control_batch(
             ControlKind.COMMIT if effect.committed else ControlKind.ABORT,

@@ -91,7 +91,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         count = settings.offsets_topic_num_partitions if partitions is None else partitions
         super().__init__(GROUP_OFFSETS_TOPIC, count, clock, log, self.counters, on_fatal)
         self.settings = settings
-        """Of the partitions that are led from now on."""
+        """Settings of partitions that are led from now on."""
         self._rng = rng
         self._topics = topics
         self._adding = Adding(add_partitions, on_fatal)
@@ -117,7 +117,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         return led.shard.resign(self._now())
 
     def topics_deleted(self, names: Iterable[str]) -> None:
-        """Forget the committed offsets of deleted topics."""
+        """Delete the committed offsets of deleted topics."""
         topics = tuple(names)
         for led in self._actives():
             self._perform(led, led.shard.topics_deleted(topics, self._now()))
@@ -132,7 +132,8 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         return self._ask(_key(request.group_id), SyncGroupResponse, Shard.sync, request)
 
     def heartbeat(self, request: HeartbeatRequest, context: CallContext) -> asyncio.Future[HeartbeatResponse]:
-        """While the group is loaded, all is well: sessions begin anew after it (as Kafka)."""
+        """Answer a heartbeat. While the group is being loaded, all is well: sessions restart afterwards (as in
+        Kafka)."""
         led = self._active(_key(request.group_id))
         if isinstance(led, Led):
             return done(led.shard.heartbeat(request, self._now()))
@@ -213,7 +214,8 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
     def commit_transactional(
         self, request: TxnOffsetCommitRequest, context: CallContext
     ) -> asyncio.Future[TxnOffsetCommitResponse]:
-        """Commit offsets that count if the transaction commits. Before the first of them here, ask its coordinator."""
+        """Commit offsets that count if the transaction commits. Before the first of them here, ask the transaction's
+        coordinator."""
         led = self._active(_key(request.group_id))
         if isinstance(led, Refusal):
             return done(txn_commit_answer(request, led.code, led.message))
@@ -236,8 +238,8 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
             self._answer(waiter, txn_commit_answer(request, adding_error(error)))
 
     def complete_transaction(self, partition: int, marker: TransactionMarker) -> asyncio.Future[ErrorCode]:
-        """Write a transaction's marker to one partition, and do what it says of the offsets there. Errors as a
-        partition's leader tells them (``KafkaApis.handleWriteTxnMarkersRequest``)."""
+        """Write a transaction's marker to one partition, and apply it to the offsets there. Returns errors as a
+        partition's leader does (``KafkaApis.handleWriteTxnMarkersRequest``)."""
         led = self._led.get(partition)
         if led is None or led.standing is not LoadStanding.ACTIVE:
             return done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -276,7 +278,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         self._put(deleted, _offsets_key(group_id), refused, Shard.delete_group, group_id)
 
     def gauges(self) -> GroupGauges:
-        """Visits every group: for scraping, not for hot paths."""
+        """Return gauges. Visits every group: for scraping, not for hot paths."""
         groups: dict[str, int] = {}
         members = offsets = loaded = 0
         for led in self._actives():
@@ -290,7 +292,7 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         return GroupGauges(groups, members, offsets, loaded, len(self._led) - loaded)
 
     def committed(self, prefix: str) -> Iterator[tuple[str, Iterator[tuple[str, int, OffsetCommitValue]]]]:
-        """The committed offsets of groups whose names begin so; visits every group."""
+        """Yield the committed offsets of groups with this name prefix. Visits every group."""
         for led in self._actives():
             for name, group in led.shard.state.groups.items():
                 if name.startswith(prefix):

@@ -20,8 +20,8 @@ CLASSIC: Final = "classic"
 
 
 def describe(group_id: str, group: Group | None) -> DescribedGroup:
-    """Members, with their metadata under the protocol once that is settled; KIP-1043 for a missing group. A group of
-    the consumer protocol is missing as well, but for its protocol type."""
+    """Describe members, with their metadata under the protocol once that is chosen; KIP-1043 for a missing group. A
+    group of the consumer protocol is missing too, except for its protocol type."""
     if group is None or group.consumer is not None:
         return DescribedGroup(
             group_id,
@@ -44,7 +44,7 @@ def describe(group_id: str, group: Group | None) -> DescribedGroup:
 def describe_consumer(
     group_id: str, group: Group | None, topics: Topics, settings: GroupSettings
 ) -> DescribedConsumerGroup:
-    """A group of the consumer protocol with its members (``ConsumerGroup.asDescribedGroup``)."""
+    """Describe a group of the consumer protocol with its members (``ConsumerGroup.asDescribedGroup``)."""
     consumer = None if group is None else group.consumer
     if consumer is None:
         return DescribedConsumerGroup(
@@ -80,7 +80,7 @@ def describe_consumer(
 
 
 def _named(partitions: Partitions, topics: Topics) -> tuple[NamedPartitions, ...]:
-    """Partitions of topics that are still there, by name."""
+    """Return partitions of existing topics, by name."""
     named = ((topics.name_of(topic_id), topic_id, found) for topic_id, found in partitions.items())
     return tuple(
         NamedPartitions(topic_id, name, tuple(sorted(found)))
@@ -90,7 +90,8 @@ def _named(partitions: Partitions, topics: Topics) -> tuple[NamedPartitions, ...
 
 
 def listed(groups: Collection[Group], states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-    """The groups in one of ``states`` and of one of ``types``; empty: all. Case does not matter (KIP-518, KIP-848)."""
+    """Return the groups in one of ``states`` and of one of ``types``; empty means all. Case is ignored (KIP-518,
+    KIP-848)."""
     wanted_types = {name.lower() for name in types}
     wanted = {name.lower() for name in states}
     found: list[ListedGroup] = []

@@ -1,6 +1,6 @@
 """Builds the state of a partition of ``__consumer_offsets`` from its log: the last record of a key wins.
 
-A transaction's offsets are kept apart until a marker says whether they count.
+A transaction's offsets are kept separately until a marker says whether they count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Replaying(CoreReplaying):
             transactions.ended(transaction, committed=kind is ControlKind.COMMIT)
 
     def finish(self, now: Moment) -> list[Group]:
-        """Drop empty groups; return those that have members."""
+        """Drop empty groups. Returns those that have members."""
         found: list[Group] = []
         for group in list(self._shard.groups.values()):
             if group.members or (group.consumer is not None and group.consumer.members):
@@ -91,7 +91,7 @@ class Replaying(CoreReplaying):
         return True
 
     def _consumer(self, raw: bytes, value: bytes | None) -> bool:
-        """Take a record of a group of the consumer protocol; false if it is of another kind."""
+        """Apply a record of a group of the consumer protocol. Returns false if it is of another kind."""
         key = decode_consumer_key(raw)
         if key is None:
             return False
@@ -114,6 +114,6 @@ class Replaying(CoreReplaying):
         return True
 
     def _group(self, group_id: str) -> Group:
-        """A group from the log. Bounds do not apply to it."""
+        """Return a group from the log. Limits do not apply to it."""
         group = self._shard.groups[group_id] = Group(group_id, self._shard.population, NO_TIMESTAMP)
         return group

@@ -1,4 +1,4 @@
-"""The group coordinator of one partition of ``__consumer_offsets``: decisions alone, without IO.
+"""The group coordinator of one partition of ``__consumer_offsets``: only decisions, without IO.
 
 Requests, time and the outcomes of appends go in; effects come out, to be performed in order. A request comes with a
 ``waiter``, a number that the caller chooses. Exactly one :class:`~tidelog.groups.state.effects.Answer` will name it,
@@ -81,13 +81,14 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
 
     @property
     def state(self) -> ShardState:
-        """For reading: by tests and gauges."""
+        """For reading by tests and gauges."""
         return self._state
 
     # --- Loading ------------------------------------------------------------------------------------
 
     def loaded(self, now: Moment) -> list[Effect]:
-        """The whole log is replayed: sessions begin anew. A group over its maximum size rebalances (``onLoaded``)."""
+        """Start after the whole log is replayed: sessions restart. A group over its maximum size rebalances
+        (``onLoaded``)."""
         for group in self._replaying.finish(now):
             if group.consumer is not None:
                 self._heartbeating.loaded(group, now)
@@ -109,16 +110,16 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         return self._effects()
 
     def heartbeat(self, request: HeartbeatRequest, now: Moment) -> HeartbeatResponse:
-        """Answered at once, without effects."""
+        """Answer immediately, without effects."""
         return self._syncing.heartbeat(request, now)
 
     def leave(self, request: LeaveGroupRequest, now: Moment) -> tuple[LeaveGroupResponse, list[Effect]]:
-        """Answered at once; the effects are others'."""
+        """Answer immediately; the effects concern others."""
         response = self._syncing.leave(request, now)
         return response, self._effects()
 
     def leaving_heartbeats(self, request: LeaveGroupRequest) -> list[ConsumerGroupHeartbeatRequest] | None:
-        """What its members would say themselves, if it is a group of the consumer protocol."""
+        """Return what its members would send themselves, if it is a group of the consumer protocol."""
         group = self._state.groups.get(request.group_id)
         if group is None or group.consumer is None:
             return None
@@ -150,14 +151,14 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         return self._effects()
 
     def topics_deleted(self, topics: Iterable[str], now: Moment) -> list[Effect]:
-        """Forget the committed offsets of deleted topics."""
+        """Delete the committed offsets of deleted topics."""
         self._expiring.topics_deleted(topics, now)
         return self._effects()
 
     # --- Transactions -------------------------------------------------------------------------------
 
     def has_open(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
-        """Whether this transaction already has offsets here, and is not ending."""
+        """Return whether this transaction already has offsets here, and is not ending."""
         return self._transactional.has_open(producer_id, epoch)
 
     def commit_transactional(self, request: TxnOffsetCommitRequest, waiter: int, now: Moment) -> list[Effect]:

@@ -40,7 +40,7 @@ class Joining:
         self._rebalancing = rebalancing
 
     def join(self, request: JoinGroupRequest, client_host: str, waiter: int, now: Moment) -> None:
-        """Answer now, or when all of the group has joined."""
+        """Answer now, or when the whole group has joined."""
         group = self._shard.groups.get(request.group_id)
         fault = self._fault(request, group)
         if fault is not None:
@@ -77,7 +77,7 @@ class Joining:
         self._shard.forget_if_idle(group, now)
 
     def _end_consumer(self, group: Group, now: Moment) -> None:
-        """An empty group of the consumer protocol becomes a classic one; its offsets stay."""
+        """Convert an empty group of the consumer protocol to a classic one; its offsets are kept."""
         records = self._shard.tombstones(group)
         if records:
             group.record_number = self._shard.append(records, GroupRecordAppend(), now)
@@ -87,7 +87,7 @@ class Joining:
     # --- Refusals -----------------------------------------------------------------------------------
 
     def _fault(self, request: JoinGroupRequest, group: Group | None) -> JoinGroupResponse | None:
-        """The fault in a request, whatever the group's state."""
+        """Return the error in a request, whatever the group's state."""
         settings = self._shard.settings
         least, most = settings.min_session_timeout_ms, settings.max_session_timeout_ms
         if not least <= request.session_timeout_ms <= most:
@@ -111,8 +111,8 @@ class Joining:
         return None
 
     def _has_room(self, group: Group, member_id: str) -> bool:
-        """Whether ``group.max.size`` and this partition's bound allow it. While members join, only waiting ones count,
-        so that the last to come back must go if the size was lowered (``acceptJoiningMember``)."""
+        """Return whether ``group.max.size`` and this partition's limit allow it. While members join, only waiting ones
+        count, so that the last to return must go if the size was lowered (``acceptJoiningMember``)."""
         settings = self._shard.settings
         member = group.members.get(member_id)
         is_in = member is not None or member_id in group.pending_joins
@@ -128,7 +128,7 @@ class Joining:
                 return True
 
     def _give_way(self, group: Group, member_id: str, now: Moment) -> None:
-        """A member refused because of the group's size is no longer a member."""
+        """Remove a member that was refused because of the group's size."""
         if member_id in group.members:
             self._rebalancing.drop(group, group.members[member_id])
             self._rebalancing.maybe_complete_join(group, now)
@@ -191,7 +191,7 @@ class Joining:
             group.new_member_came = True
         group.add(member)
         group.set_join_waiter(member, waiter)
-        # A new member sends no heartbeats before it hears of the group: it may wait this long, then asks again.
+        # A new member sends no heartbeats before it learns about the group: it may wait this long, then asks again.
         self._shard.restart_session(group, member, now, self._shard.settings.new_member_join_timeout_ms)
         came = Cause.MEMBER_CAME if group.state is GroupState.EMPTY else Cause.MEMBER_CHANGED
         self._rebalancing.rebalance_or_complete(group, came, now)
@@ -230,7 +230,7 @@ class Joining:
                 self._rebalancing.rebalance_or_complete(group, Cause.MEMBER_CHANGED, now)
 
     def _supersede_join(self, group: Group, member: Member) -> None:
-        """A member that asks again waits only once: its earlier request gets an answer that asks for a retry."""
+        """Let a member that asks again wait only once: its earlier request gets an answer that asks for a retry."""
         if member.join_waiter is not None:
             self._refuse(member.join_waiter, member.member_id, ErrorCode.REBALANCE_IN_PROGRESS)
             group.set_join_waiter(member, None)
@@ -246,7 +246,7 @@ class Joining:
         waiter: int,
         now: Moment,
     ) -> None:
-        """A static member came back without its id: it gets a new one, which fences the holder of the old one."""
+        """Give a static member that came back without its id a new one, which fences the holder of the old one."""
         shard = self._shard
         old = group.members[group.static_members[request.group_instance_id or ""]]
         self._rebalancing.answer_waiters(group, old, ErrorCode.FENCED_INSTANCE_ID)
@@ -283,9 +283,9 @@ class _Former(NamedTuple):
 
 
 class _ReplacementAppend:
-    """The record that names a static member's new id is on its way. The member gets its answer once the record is
-    stored, unless a rebalance began meanwhile; then its JoinGroup counts for that. If the log refuses the record, the
-    old id is valid again, because the next coordinator would know only that."""
+    """The record that names a static member's new id is being written. The member gets its answer once the record is
+    stored, unless a rebalance began in the meantime; then its JoinGroup counts for that. If the log refuses the record,
+    the old id is valid again, because the next coordinator would know only that."""
 
     __slots__ = ("_former", "_group", "_member", "_rebalancing", "_shard", "_waiter")
 
@@ -320,15 +320,16 @@ class _ReplacementAppend:
             self._fail(self._member, append_error(ErrorCode.REQUEST_TIMED_OUT), now)
 
     def abandoned(self, error: ErrorCode) -> None:
-        """The group's waiters are answered with the group."""
+        """Do nothing: the group's waiters are answered with the group."""
 
     def _is_current(self) -> bool:
-        """Whether no rebalance began. A completed rebalance has answered the member's JoinGroup, and so has its
+        """Return whether no rebalance began. A completed rebalance has answered the member's JoinGroup, and so has its
         removal."""
         return self._group.state is GroupState.STABLE and self._member.join_waiter == self._waiter
 
     def _taken_back(self) -> Member:
-        """The member under its old id, as the log has it. Source: ``updateStaticMemberThenRebalanceOrCompleteJoin``."""
+        """Return the member under its old id, as the log has it. Source:
+        ``updateStaticMemberThenRebalanceOrCompleteJoin``."""
         group, former = self._group, self._former
         group.set_join_waiter(self._member, None)
         self._shard.end_session(group, self._member.member_id)
@@ -338,16 +339,16 @@ class _ReplacementAppend:
 
     def _fail(self, member: Member, error: ErrorCode, now: Moment) -> None:
         self._group.set_join_waiter(member, None)
-        # Its session may have run out meanwhile, which was excused: it must come back, or it is removed.
+        # Its session may have expired in the meantime, which was excused: it must come back, or it is removed.
         self._shard.restart_session(self._group, member, now)
         self._shard.answer(self._waiter, JoinGroupResponse(error))
 
 
 def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """If the request names none, the session timeout takes its place."""
+    """Return the rebalance timeout, or the session timeout if the request has none."""
     return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
 
 
 def new_member_id(prefix: str, rng: random.Random) -> str:
-    """The client id or instance id, and a random UUID. Source: ``ClassicGroup.generateMemberId``."""
+    """Return the client id or instance id with a random UUID. Source: ``ClassicGroup.generateMemberId``."""
     return f"{prefix}-{uuid.UUID(bytes=rng.randbytes(16), version=4)}"

@@ -3,7 +3,7 @@
 Source: ``GroupMetadataManager``, its methods for classic groups. Where this differs from it:
 
 - a member that is dropped while it waits for its assignment gets UNKNOWN_MEMBER_ID; Kafka sends no answer;
-- a dropped member over ``group.max.size`` may complete the join phase at once.
+- a dropped member over ``group.max.size`` may complete the join phase immediately.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Rebalancing:
     # --- The join phase -----------------------------------------------------------------------------
 
     def rebalance_or_complete(self, group: Group, cause: Cause, now: Moment) -> None:
-        """A member came, changed or went: begin a rebalance, or check whether the current one can go on."""
+        """Begin a rebalance, or check whether the current one can continue, because a member came, changed or went."""
         if group.can_rebalance:
             self.prepare(group, cause, now)
         else:
             self.maybe_complete_join(group, now)
 
     def prepare(self, group: Group, cause: Cause, now: Moment) -> None:
-        """Begin to wait for the members' JoinGroup. An empty group gives others ``initial_rebalance_delay_ms``."""
+        """Start to wait for the members' JoinGroup. An empty group gives others ``initial_rebalance_delay_ms``."""
         if group.state is GroupState.COMPLETING_REBALANCE:
             self.end_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now)
         group.storing = None
@@ -64,7 +64,7 @@ class Rebalancing:
         self._wait_for_joins(group, group.initial_delay_ms, now)
 
     def maybe_complete_join(self, group: Group, now: Moment) -> None:
-        """End the join phase if all have joined; an initial one ends by its timer alone."""
+        """End the join phase if all have joined; an initial one ends only by its timer."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.previous_state is not GroupState.EMPTY
@@ -73,8 +73,8 @@ class Rebalancing:
             self.complete_join(group, now)
 
     def join_timer(self, group_id: str, now: Moment) -> None:
-        """The join phase is over. If new members came during an initial one, it is extended instead, up to the
-        rebalance timeout (``tryCompleteInitialRebalanceElseSchedule``)."""
+        """End the join phase. If new members came during an initial one, it is extended instead, up to the rebalance
+        timeout (``tryCompleteInitialRebalanceElseSchedule``)."""
         group = self._shard.groups.get(group_id)
         if group is None or group.state is not GroupState.PREPARING_REBALANCE:
             return
@@ -96,7 +96,7 @@ class Rebalancing:
         for member in late:
             self.drop(group, member)
         if not group.elect_joined_leader() and group.members:
-            # Static members alone, and none of them came: their sessions end the wait.
+            # Only static members, and none of them came: their sessions end the wait.
             self._wait_for_joins(group, max(group.rebalance_timeout_ms, _WAIT_AGAIN_MS), now)
             return
         group.begin_generation(now.wall_ms)
@@ -172,7 +172,7 @@ class Rebalancing:
     # --- Members that go ----------------------------------------------------------------------------
 
     def session_timer(self, group_id: str, member_id: str, now: Moment) -> None:
-        """A member was silent for its session timeout. Members that wait for the group are excused."""
+        """Handle a member that was silent for its session timeout. Members that wait for the group are excused."""
         group = self._shard.groups.get(group_id)
         if group is None:
             return
@@ -182,7 +182,7 @@ class Rebalancing:
         member = group.members.get(member_id)
         if member is None or member.is_excused:
             return
-        logger.info("group %s: member %s was not heard of for its session timeout", group_id, member_id)
+        logger.info("group %s: member %s was silent for its session timeout", group_id, member_id)
         self._shard.counters.expired_sessions += 1
         self.drop(group, member)
         self.member_gone(group, now)
@@ -204,14 +204,14 @@ class Rebalancing:
             member.sync_waiter = None
 
     def member_gone(self, group: Group, now: Moment) -> None:
-        """After members were dropped: the others rebalance, or need not wait for them."""
+        """Continue after members were dropped: the others rebalance, or need not wait for them."""
         if group.state in _GENERATION:
             self.prepare(group, Cause.MEMBER_GONE, now)
         elif group.state is GroupState.PREPARING_REBALANCE and group.has_all_joined:
             self.complete_join(group, now)
 
     def pending_member_gone(self, group: Group, now: Moment) -> None:
-        """After a pending member was dropped."""
+        """Continue after a pending member was dropped."""
         if group.state is GroupState.PREPARING_REBALANCE and group.has_all_joined:
             self.complete_join(group, now)
         else:

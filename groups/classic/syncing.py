@@ -50,14 +50,14 @@ class Syncing:
             shard.answer(waiter, _assigned(group, member.assignment))
             return
         if member.sync_waiter is not None:
-            # It asked again: it still waits only once.
+            # It asked again, but still waits only once.
             shard.answer(member.sync_waiter, SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_waiter = waiter
         if group.is_leader(request.member_id) and group.storing is None:
             self._store(group, request, now)
 
     def _store(self, group: Group, request: SyncGroupRequest, now: Moment) -> None:
-        """Write the leader's assignment; nobody learns of it before it is stored. The leader's first one counts."""
+        """Write the leader's assignment; nobody learns it before it is stored. The leader's first one counts."""
         given = {item.member_id: item.assignment for item in request.assignments}
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         pending = _AssignmentAppend(self._shard, self._rebalancing, group, assignments)
@@ -83,7 +83,7 @@ class Syncing:
     # --- LeaveGroup ---------------------------------------------------------------------------------
 
     def leave(self, request: LeaveGroupRequest, now: Moment) -> LeaveGroupResponse:
-        """Each member gets a result of its own; the group rebalances once."""
+        """Remove members. Each gets its own result; the group rebalances once."""
         group = self._shard.groups.get(request.group_id)
         if group is None:
             unknown = (
@@ -123,8 +123,8 @@ class Syncing:
 
 
 class _AssignmentAppend:
-    """The leader's assignment is on its way. A rebalance that begins meanwhile voids it: then ``storing`` names another
-    append or none."""
+    """The leader's assignment is being written. A rebalance that begins in the meantime voids it: then ``storing``
+    names another append or none."""
 
     __slots__ = ("_assignments", "_group", "_rebalancing", "_shard")
 
@@ -158,7 +158,7 @@ class _AssignmentAppend:
             self._fail(append_error(ErrorCode.REQUEST_TIMED_OUT), now)
 
     def abandoned(self, error: ErrorCode) -> None:
-        """The group's waiters are answered with the group."""
+        """Do nothing: the group's waiters are answered with the group."""
 
     def _is_mine(self) -> bool:
         return self._shard.appends.get(self._group.storing or 0) is self
@@ -173,7 +173,7 @@ def _assigned(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def _sync_refusal(group: Group, request: SyncGroupRequest) -> ErrorCode:
-    """NONE if the request belongs to the current generation. Source: ``validateSyncGroup``, KIP-559."""
+    """Return NONE if the request belongs to the current generation. Source: ``validateSyncGroup``, KIP-559."""
     refusal = group.refusal(request.member_id, request.group_instance_id)
     if refusal is not ErrorCode.NONE:
         return refusal

@@ -1,1 +1,1 @@
-"""The consumer protocol (KIP-848): the coordinator divides the partitions and leads each member to its share."""
+"""The consumer protocol (KIP-848): the coordinator assigns the partitions and moves each member to its share."""

@@ -1,4 +1,4 @@
-"""A member's heartbeat: what is wrong with it by itself, and what it changes of the member's subscription. Pure.
+"""A member's heartbeat: errors in the request itself, and changes to the member's subscription. Pure.
 
 Source: ``GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid``, ``ConsumerGroupMember.Builder``.
 """
@@ -32,8 +32,8 @@ Fault = tuple[ErrorCode, str]
 
 
 def leaving_heartbeat(consumer: ConsumerGroup, leaving: LeavingMember) -> ConsumerGroupHeartbeatRequest:
-    """What a member says when it leaves for good, for one that a LeaveGroup removes. An administrator names a static
-    member by its instance id alone. Source: ``GroupMetadataManager.consumerGroupLeave``."""
+    """Return the heartbeat with which a member leaves for good, for one that a LeaveGroup removes. An administrator
+    names a static member by its instance id only. Source: ``GroupMetadataManager.consumerGroupLeave``."""
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if member_id == NO_MEMBER and instance_id is not None:
         member_id = consumer.static_members.get(instance_id, NO_MEMBER)
@@ -41,7 +41,7 @@ def leaving_heartbeat(consumer: ConsumerGroup, leaving: LeavingMember) -> Consum
 
 
 def request_fault(request: ConsumerGroupHeartbeatRequest, settings: GroupSettings) -> Fault | None:
-    """What is wrong with a request, whatever the group's state."""
+    """Return the error in a request, whatever the group's state."""
     texts = {
         "member id": request.member_id or None if request.member_epoch == JOIN_EPOCH else request.member_id,
         "instance id": request.instance_id,
@@ -75,8 +75,8 @@ def request_fault(request: ConsumerGroupHeartbeatRequest, settings: GroupSetting
 
 
 def epoch_fault(member_id: str, current: CurrentAssignment, request: ConsumerGroupHeartbeatRequest) -> Fault | None:
-    """Whether a known member may go on under the epoch that it says. Epoch 0 may always join again (KAFKA-19233). The
-    epoch before the current one is good if the member has nothing that it was not given: the answer was lost
+    """Check whether a known member may continue under the epoch that it reports. Epoch 0 may always join again
+    (KAFKA-19233). The previous epoch is valid if the member has nothing that it was not given: the answer was lost
     (``throwIfConsumerGroupMemberEpochIsInvalid``)."""
     said, known = request.member_epoch, current.epoch
     if said in (JOIN_EPOCH, known):
@@ -89,14 +89,14 @@ def epoch_fault(member_id: str, current: CurrentAssignment, request: ConsumerGro
     )
     if lost_answer:
         return None
-    text = f"expected epoch {known} of member {member_id}, found {said}: give all partitions up and join anew"
+    text = f"expected epoch {known} of member {member_id}, found {said}: give up all partitions and join again"
     return ErrorCode.FENCED_MEMBER_EPOCH, text
 
 
 def updated(
     known: MemberSubscription | None, request: ConsumerGroupHeartbeatRequest, client_host: str
 ) -> MemberSubscription:
-    """The member's subscription after the request; what it does not say stays. A join says everything."""
+    """Return the member's subscription after the request; fields that it omits are unchanged. A join has all fields."""
     old = None if request.member_epoch == JOIN_EPOCH else known
     topics = () if old is None else old.topics
     if request.topics is not None:
@@ -116,7 +116,7 @@ def updated(
 
 
 def wants_otherwise(known: MemberSubscription | None, new: MemberSubscription) -> bool:
-    """Whether another assignment may be wanted because of the member."""
+    """Return whether the member may require another assignment."""
     return known is None or (known.topics, known.regex, known.assignor) != (new.topics, new.regex, new.assignor)
 
 
@@ -129,7 +129,7 @@ def owned_of(owned: IdAssignment) -> Partitions:
 
 
 def is_whole(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member says everything: it joins, or has lost track and wants to hear everything."""
+    """Return whether the member reports everything: it joins, or has lost track and wants to get everything."""
     says_what = request.topics is not None or request.regex is not None
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != UNCHANGED_MS and says_what and request.owned is not None
@@ -137,14 +137,14 @@ def is_whole(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def answered(assigned: Owned) -> IdAssignment:
-    """An assignment as the answer says it."""
+    """Return an assignment in the answer's form."""
     return IdAssignment(
         tuple(TopicIdPartitions(topic_id, tuple(sorted(assigned[topic_id]))) for topic_id in sorted(assigned))
     )
 
 
 def static_fault(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Fault | None:
-    """Whether a member that is not new may use its instance id."""
+    """Check whether a member that is not new may use its instance id."""
     if request.instance_id is None:
         return None
     holder = group.static_members.get(request.instance_id)

@@ -1,4 +1,4 @@
-"""Target assignments: ``uniform`` and ``range``, over the divisions that clients' assignors use. Pure.
+"""Target assignments: ``uniform`` and ``range``, based on the algorithms of clients' assignors. Pure.
 
 Source: ``UniformAssignor``, ``RangeAssignor`` and ``TargetAssignmentBuilder`` of Kafka's group coordinator. Equal input
 gives equal output, whatever its order.
@@ -21,11 +21,13 @@ from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.proto.logs.consumer_group_records import Partitions
 
 Divide = Callable[[Mapping[str, int], Mapping[str, Subscription]], Mapping[str, "list[TopicPartition]"]]
-"""Number of partitions by topic, members with what they are to have until now (``owned``) → shares of all members."""
+"""Takes the number of partitions by topic, and members with their current target (``owned``); returns all members'
+shares."""
 
 
 def uniform(partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, list[TopicPartition]]:
-    """As even as subscriptions allow, with few moves: where all want the same topics, shares differ by one at most."""
+    """Assign as evenly as subscriptions allow, with few moves: if all want the same topics, shares differ by one at
+    most."""
     counts = subscribed_topics(partitions_of, members)
     taken: set[TopicPartition] = set()
     owned: dict[str, list[TopicPartition]] = {}
@@ -40,23 +42,25 @@ def uniform(partitions_of: Mapping[str, int], members: Mapping[str, Subscription
 
 
 def ranges(partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, list[TopicPartition]]:
-    """Neighbouring partitions, topic by topic: topics of equal size and equal members are cut alike."""
+    """Assign neighbouring partitions, topic by topic: topics of equal size and equal members are divided in the same
+    way."""
     found = RangeAssignor().assign(partitions_of, members)
     return {member: list(share.partitions) for member, share in found.items()}
 
 
 ASSIGNORS: Final[Mapping[str, Divide]] = MappingProxyType({"uniform": uniform, "range": ranges})
-"""Those that ``group.consumer.assignors`` may name."""
+"""The assignors that ``group.consumer.assignors`` may name."""
 
 
 def preferred(group: ConsumerGroup, offered: tuple[str, ...]) -> str:
-    """The assignor that most members ask for; the first one offered if none does, or on a tie the one offered first."""
+    """Return the assignor that most members request; the first offered one if none does, or on a tie the one offered
+    first."""
     votes = Counter(member.assignor for member in group.members.values() if member.assignor in offered)
     return max(offered, key=lambda name: (votes[name], -offered.index(name)))
 
 
 def new_target(group: ConsumerGroup, topics: Topics, assignor: str) -> dict[str, Partitions]:
-    """What each member is to have, by topic id. Static members that left for a while keep their share."""
+    """Return each member's target, by topic id. Static members that left temporarily keep their share."""
     ids: dict[str, TopicId] = {}
     partitions_of: dict[str, int] = {}
     members: dict[str, Subscription] = {}

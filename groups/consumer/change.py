@@ -1,4 +1,4 @@
-"""Records that a decision wants to write to a consumer group: applied at once, and taken back if the log refuses."""
+"""Records that a decision wants to write to a consumer group: applied immediately, and undone if the log refuses."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tidelog.proto.logs.consumer_group_records import ConsumerKey, ConsumerValue
 from tidelog.proto.logs.coordinator_records import CoordinatorRecord
 
 _RECORD_BYTES: Final = 32
-"""Most bytes that a batch's record has besides its key and value."""
+"""Maximum bytes that a batch's record has besides its key and value."""
 
 
 class Change:
-    """``bytes``: what its records take, at most."""
+    """``bytes``: maximum size of its records."""
 
     __slots__ = ("_inverse", "_records", "bytes", "group")
 
@@ -35,7 +35,7 @@ class Change:
         self._inverse.clear()
 
     def batches(self, bytes_max: int) -> list[list[CoordinatorRecord]]:
-        """The records in order, in as few batches as their size allows. A batch's header is within the slack."""
+        """Return the records in order, in as few batches as their size allows. A batch's header is within the slack."""
         found: list[list[CoordinatorRecord]] = []
         size = 0
         for record in self._records:

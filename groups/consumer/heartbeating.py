@@ -1,9 +1,8 @@
-"""ConsumerGroupHeartbeat: members join, are led to their share, leave and are fenced.
+"""ConsumerGroupHeartbeat: members join, move to their share, leave and are fenced.
 
-Source: ``GroupMetadataManager.consumerGroupHeartbeat`` and what it calls (KIP-848). A group has one append under way at
-most: whatever comes meanwhile waits, and what waited is decided together and written together. So a decision rests on
-what the log has, an append that is refused is undone record by record, and nobody hears of a change before it is
-committed.
+Source: ``GroupMetadataManager.consumerGroupHeartbeat`` and what it calls (KIP-848). A group has at most one append in
+flight. Whatever arrives in the meantime waits, and is then decided and written together. So a decision is based on the
+log, a refused append is undone record by record, and nobody learns of a change before it is committed.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 MaySee: TypeAlias = Callable[[str], bool]
 _REGEX_PAUSE_MS: Final = 10_000
-"""Least time between two looks at whether new topics match."""
+"""Minimum time between checks whether new topics match."""
 
 
 class _Asked(NamedTuple):
@@ -74,7 +73,7 @@ class _Asked(NamedTuple):
 
 
 class _Fenced(NamedTuple):
-    """A member whose time is over; ``why``: the timer that said so."""
+    """A member whose time is up; ``why``: the timer that said so."""
 
     member_id: str
     why: TimerKind
@@ -91,8 +90,8 @@ class Heartbeating:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, waiter: int, now: Moment, client_host: str, may_see: MaySee
     ) -> None:
-        """Answer now if nothing changes, else once the change is committed. ``may_see``: the topics that the member
-        may describe."""
+        """Answer now if nothing changes, else once the change is committed. ``may_see``: the topics that the member may
+        describe."""
         shard = self._shard
         fault = request_fault(request, shard.settings)
         group = shard.groups.get(request.group_id)
@@ -133,7 +132,7 @@ class Heartbeating:
     # --- Time -----------------------------------------------------------------------------------------
 
     def timer(self, key: TimerKey, now: Moment) -> None:
-        """A member was silent, or did not give partitions up, for too long."""
+        """Handle a member that was silent, or did not give up partitions, for too long."""
         group = self._shard.groups.get(key.group_id)
         if group is None or group.consumer is None or key.member_id not in group.consumer.members:
             return
@@ -145,7 +144,8 @@ class Heartbeating:
             self.go_on(group, now)
 
     def loaded(self, group: Group, now: Moment) -> None:
-        """The group came from the log: every member has a whole session, and a whole time to give up."""
+        """Start after the group came from the log: every member gets a whole session, and the whole time for
+        revocation."""
         assert group.consumer is not None
         for member_id in group.consumer.members:
             self._restart_session(group, member_id, now)
@@ -160,7 +160,7 @@ class Heartbeating:
     def _watch_revocation(
         self, consumer: ConsumerGroup, member_id: str, before: CurrentAssignment, now: Moment
     ) -> None:
-        """A member that begins to give up has its rebalance timeout for it."""
+        """Start the rebalance timeout of a member that begins to give up partitions."""
         key = TimerKey(TimerKind.REVOCATION, consumer.group_id, member_id)
         current = consumer.current_of(member_id)
         if current.state != MemberState.UNREVOKED_PARTITIONS:
@@ -175,7 +175,7 @@ class Heartbeating:
     # --- Writing --------------------------------------------------------------------------------------
 
     def go_on(self, group: Group, now: Moment) -> None:
-        """Decide what waits, and write what comes of it."""
+        """Decide what waits, and write the result."""
         consumer = group.consumer
         assert consumer is not None
         topics = self._shard.topics()
@@ -199,7 +199,7 @@ class Heartbeating:
             self.settle(group, now)
 
     def settle(self, group: Group, now: Moment) -> None:
-        """A group that came to nothing is none."""
+        """Remove a group that has become empty of content."""
         consumer = group.consumer
         if consumer is not None and not (consumer.members or consumer.epoch or consumer.busy or consumer.queue):
             group.consumer = None
@@ -243,7 +243,7 @@ class Heartbeating:
     def _member_fault(
         self, consumer: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: str
     ) -> Fault | None:
-        """Whether the member may go on, or come."""
+        """Check whether the member may continue, or join."""
         is_join = request.member_epoch == JOIN_EPOCH
         holder = consumer.static_members.get(request.instance_id) if request.instance_id is not None else None
         if is_join and holder is not None and holder != member_id:
@@ -269,8 +269,8 @@ class Heartbeating:
         return None
 
     def _take_over(self, change: Change, instance_id: str, member_id: str) -> None:
-        """A static member came back under another id: it gets the place of the old one, assignment and target. The
-        epochs of its partitions begin anew (KIP-1251)."""
+        """Give a static member that came back under another id the place of the old one, with assignment and target.
+        The epochs of its partitions start again (KIP-1251)."""
         consumer = change.group
         holder = consumer.static_members.get(instance_id)
         if holder is None or holder == member_id:
@@ -289,7 +289,7 @@ class Heartbeating:
         logger.info("group %s: static member %s is now %s", consumer.group_id, instance_id, member_id)
 
     def _resolve(self, change: Change, topics: Topics, may_see: MaySee, now: Moment) -> bool:
-        """Match the regular expressions in use against the topics; returns whether their topics changed."""
+        """Match the regular expressions in use against the topics. Returns whether their topics changed."""
         consumer = change.group
         used = {member.regex for member in consumer.members.values() if member.regex}
         missing = used - consumer.regexes.keys()
@@ -311,7 +311,7 @@ class Heartbeating:
         return is_changed
 
     def _bump_if_needed(self, change: Change, topics: Topics, *, is_wanted: bool) -> None:
-        """Raise the group epoch if members or topics changed."""
+        """Increase the group epoch if members or topics changed."""
         consumer = change.group
         if not is_wanted and topics.version == consumer.metadata_version:
             return
@@ -321,7 +321,7 @@ class Heartbeating:
             change.put(ConsumerKey(GROUP, consumer.group_id), GroupEpoch(consumer.epoch + 1, found))
 
     def _assign(self, change: Change, topics: Topics, now: Moment) -> None:
-        """Make a new target; its epoch is the last of its records, and brings it into force."""
+        """Make a new target; its epoch is the last of its records, and activates it."""
         consumer = change.group
         assignor = preferred(consumer, self._shard.settings.consumer_assignors)
         for member_id, partitions in new_target(consumer, topics, assignor).items():
@@ -338,7 +338,7 @@ class Heartbeating:
         request: ConsumerGroupHeartbeatRequest,
         topics: Topics,
     ) -> CurrentAssignment:
-        """Lead the member one step on, and return where it is now."""
+        """Move the member one step on. Returns where it is now."""
         consumer = change.group
         shapes = (topics.shape(topic) for topic in consumer.topics_of(member))
         after = next_step(
@@ -359,7 +359,7 @@ class Heartbeating:
     def _leave(
         self, change: Change, request: ConsumerGroupHeartbeatRequest, topics: Topics, now: Moment
     ) -> ConsumerGroupHeartbeatResponse:
-        """-1: the member goes. -2: a static one keeps its place for a session timeout."""
+        """Handle leaving. -1: the member goes. -2: a static member keeps its place for a session timeout."""
         consumer, member_id = change.group, request.member_id
         fault = static_fault(consumer, request)
         if fault is None and member_id not in consumer.members:
@@ -390,7 +390,7 @@ class Heartbeating:
         self._fence(change, member_id, topics)
 
     def _fence(self, change: Change, member_id: str, topics: Topics) -> None:
-        """Remove a member; what it had is free. An emptied group has equal epochs (KAFKA-20442)."""
+        """Remove a member; its partitions become free. An emptied group has equal epochs (KAFKA-20442)."""
         consumer = change.group
         self._remove(change, member_id)
         used = {member.regex for member in consumer.members.values()}
@@ -406,7 +406,7 @@ class Heartbeating:
             change.put(ConsumerKey(kind, change.group.group_id, member_id), None)
 
     def refused(self, group: Group, change: Change, now: Moment, *, is_partial: bool) -> None:
-        """The log has not taken the change, or only part of it: take it back."""
+        """Undo a change that the log has not accepted, or only in part."""
         consumer = change.group
         change.undo()
         consumer.metadata_version = consumer.regex_version = -1
@@ -419,8 +419,8 @@ class Heartbeating:
 
 
 class _Decided:
-    """Decisions on their way to the log, in one batch or, beyond its size, in several. After
-    ``offsets.commit.timeout.ms`` whoever waits is told that the outcome is unknown."""
+    """Decisions being written to the log, in one batch or, beyond its size, in several. After
+    ``offsets.commit.timeout.ms``, waiters are told that the outcome is unknown."""
 
     __slots__ = ("_answers", "_appends", "_change", "_error", "_group", "_heartbeating", "_left", "_shard")
 
@@ -476,7 +476,7 @@ class _Decided:
             self._shard.answer(waiter, response if is_good else ConsumerGroupHeartbeatResponse(error))
 
     def _tell_waiting(self, error: ErrorCode) -> None:
-        """Those whose question has not been looked at; fences stay."""
+        """Answer those whose request has not been processed; fences stay."""
         queue = self._change.group.queue
         asked = [each for each in queue if isinstance(each, _Asked)]
         fenced = [each for each in queue if not isinstance(each, _Asked)]

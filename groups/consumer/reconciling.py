@@ -1,8 +1,8 @@
 """One member's next step from what it has to what its target gives it. Pure.
 
 Source: ``CurrentAssignmentBuilder`` as of Kafka 4.3 (KIP-848, KIP-1251; KAFKA-19431, KAFKA-19449, KAFKA-19974). A
-partition is free for a member if nobody has it, and nobody has yet to give it up. That alone keeps two members from
-having it at once.
+partition is free for a member if nobody has it, and nobody still has to give it up. Only this keeps two members from
+having it simultaneously.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.model.ids import TopicId
 from tidelog.proto.logs.consumer_group_records import CurrentAssignment, Owned, Partitions
 
 Owners = Mapping[tuple[TopicId, int], str]
-"""Partition → the member that has it or has yet to give it up."""
+"""Partition → the member that has it or still has to give it up."""
 
 
 def next_step(
@@ -27,7 +27,7 @@ def next_step(
     owners: Owners,
     subscribed: Collection[TopicId],
 ) -> CurrentAssignment:
-    """The member's next assignment; ``now`` itself if it has to wait.
+    """Return the member's next assignment; ``now`` itself if it has to wait.
 
     ``owned``: what it says that it has, None if it does not say. ``subscribed``: the topics that it wants; what it has
     of others goes at once, without waiting for a new target.
@@ -57,7 +57,7 @@ def next_step(
 def _without_unwanted(
     now: CurrentAssignment, owned: Partitions | None, subscribed: Collection[TopicId]
 ) -> CurrentAssignment:
-    """Drop topics that the member no longer wants (KAFKA-19431): it gives them up within its epoch."""
+    """Drop topics that the member no longer wants (KAFKA-19431); it gives them up within its epoch."""
     if all(topic_id in subscribed for topic_id in now.assigned):
         return now
     kept = {topic_id: dict(epochs) for topic_id, epochs in now.assigned.items() if topic_id in subscribed}
@@ -71,7 +71,7 @@ def _without_unwanted(
 
 
 def _split(assigned: Owned, target: Partitions) -> tuple[dict[TopicId, dict[int, int]], dict[TopicId, dict[int, int]]]:
-    """What stays with the member, and what it must give up."""
+    """Return what stays with the member, and what it must give up."""
     kept: dict[TopicId, dict[int, int]] = {}
     revoked: dict[TopicId, dict[int, int]] = {}
     for topic_id, epochs in assigned.items():
@@ -82,7 +82,7 @@ def _split(assigned: Owned, target: Partitions) -> tuple[dict[TopicId, dict[int,
 
 
 def _holds(owned: Partitions | None, revoked: Owned) -> bool:
-    """Whether the member may still have one of these partitions: it does, or does not say."""
+    """Return whether the member may still have one of these partitions: it does, or does not say."""
     if owned is None:
         return True
     return any(not owned.get(topic_id, frozenset()).isdisjoint(epochs) for topic_id, epochs in revoked.items())

@@ -1,7 +1,7 @@
 """Committed offsets: OffsetCommit, OffsetFetch, OffsetDelete.
 
 Source: ``OffsetMetadataManager``, ``ClassicGroup.validateOffsetCommit``. A value is read only once the log has
-committed it; with ``require_stable`` a partition that has one on its way, or in an open transaction, is
+committed it; with ``require_stable``, a partition with a value that is being written, or in an open transaction, is
 UNSTABLE_OFFSET_COMMIT (KIP-447), so that a partition's new owner does not start before its former owner's last commit.
 """
 
@@ -92,7 +92,7 @@ class Committing:
         self.change(group, changes, now, waiter, answered)
 
     def _commit_refusal(self, group: Group | None, request: OffsetCommitRequest) -> tuple[ErrorCode, str]:
-        """Why a member may not commit to the group in its current state (``validateOffsetCommit``)."""
+        """Return why a member may not commit to the group in its current state (``validateOffsetCommit``)."""
         generation, member_id, instance_id = request.generation_id, request.member_id, request.group_instance_id
         if not self._shard.can_append:
             most = self._shard.settings.appends_max
@@ -118,7 +118,7 @@ class Committing:
         return ErrorCode.NONE, ""
 
     def partition_result(self, group: Group, item: OffsetCommitPartition) -> OffsetCommitResult:
-        """Whether one offset can be committed to the group."""
+        """Check whether one offset can be committed to the group."""
         settings = self._shard.settings
         error, text = ErrorCode.NONE, ""
         metadata_max = min(settings.offset_metadata_max_bytes, STRING_BYTES_MAX)
@@ -140,7 +140,7 @@ class Committing:
     # --- OffsetFetch --------------------------------------------------------------------------------
 
     def fetch(self, request: OffsetFetchGroup, *, require_stable: bool) -> OffsetFetchResult:
-        """A missing group has no committed offsets."""
+        """Return committed offsets; a missing group has none."""
         group = self._shard.groups.get(request.group_id)
         if group is None:
             nothing = () if request.all_partitions else tuple(_none_of(item) for item in request.partitions)
@@ -171,7 +171,7 @@ class Committing:
     # --- OffsetDelete -------------------------------------------------------------------------------
 
     def delete(self, request: OffsetDeleteRequest, waiter: int, now: Moment) -> None:
-        """Forget offsets of topics that the group is not subscribed to (KIP-496)."""
+        """Delete offsets of topics that the group is not subscribed to (KIP-496)."""
         shard = self._shard
         group = shard.groups.get(request.group_id)
         if group is None:
@@ -211,7 +211,7 @@ class Committing:
         waiter: int | None = None,
         answered: Callable[[ErrorCode], Response] | None = None,
     ) -> None:
-        """Write values and tombstones as one batch; ``answered`` turns the outcome into the answer for ``waiter``."""
+        """Write values and tombstones as one batch; ``answered`` converts the outcome to the answer for ``waiter``."""
         for topic, partition, _ in changes:
             group.offsets.began(topic, partition)
         records = [offset_record(group.group_id, *change) for change in changes]
@@ -219,7 +219,7 @@ class Committing:
 
 
 class _OffsetsAppend:
-    """A group's offsets are on their way. After ``offsets.commit.timeout.ms`` the waiter is told that the outcome is
+    """A group's offsets are being written. After ``offsets.commit.timeout.ms``, the waiter is told that the outcome is
     unknown; the values still count once they are in the log."""
 
     __slots__ = ("_answered", "_changes", "_group", "_shard", "_waiter")
@@ -269,14 +269,14 @@ def offset_record(group_id: str, topic: str, partition: int, value: OffsetCommit
 
 
 def commit_answer(request: OffsetCommitRequest, error: ErrorCode, error_message: str) -> OffsetCommitResponse:
-    """The same error for each partition."""
+    """Return the same error for each partition."""
     return OffsetCommitResponse(
         tuple(OffsetCommitResult(item.topic, item.partition, error, error_message) for item in request.partitions)
     )
 
 
 def unless_failed(result: OffsetCommitResult, error: ErrorCode) -> OffsetCommitResult:
-    """The result for one offset if the append of all ended with ``error``."""
+    """Return the result for one offset if the append of all ended with ``error``."""
     if result.error is not ErrorCode.NONE:
         return result
     return OffsetCommitResult(result.topic, result.partition, error)

@@ -29,16 +29,16 @@ from tidelog.replication.coordinators.coordinator_core import append_error
 logger = logging.getLogger(__name__)
 
 _LOOKED_AT_ONCE: Final = 20_000
-"""Offsets and groups that one round of a check visits, so that other work gets its turn in between."""
+"""How many offsets and groups one round of a check visits, so that other work gets its turn in between."""
 _BATCH_BYTES: Final = 256 * 1024
-"""Most bytes of tombstones in one batch, if the topic allows them."""
+"""Maximum bytes of tombstones in one batch, if the topic allows them."""
 _HEADER_BYTES: Final = 61
 _RECORD_BYTES: Final = 32
-"""Most bytes that a batch's record has besides its key and value."""
+"""Maximum bytes that a batch's record has besides its key and value."""
 
 
 class Expiring:
-    """Removes things from one partition of ``__consumer_offsets``."""
+    """Removes expired and deleted items from one partition of ``__consumer_offsets``."""
 
     __slots__ = ("_left", "_shard")
 
@@ -49,11 +49,11 @@ class Expiring:
     # --- Expiry -------------------------------------------------------------------------------------
 
     def schedule(self, now: Moment) -> None:
-        """Let the next check be one interval away."""
+        """Schedule the next check one interval from now."""
         self._shard.timers.set(EXPIRY_KEY, now.monotonic_ms + self._shard.settings.offsets_retention_check_interval_ms)
 
     def check(self, now: Moment) -> None:
-        """Check some groups, and come back at once for the rest."""
+        """Check some groups, and return immediately for the rest."""
         shard = self._shard
         if not self._left:
             self._left = list(shard.groups)
@@ -81,8 +81,9 @@ class Expiring:
             self.schedule(now)
 
     def _is_expired(self, group: Group, topic: str, value: OffsetCommitValue, now: Moment) -> bool:
-        """The time counts from when the group became empty. For a simple group, and for a topic that a stable consumer
-        group no longer subscribes to, it counts from the commit. An old-style expire timestamp decides alone."""
+        """Return whether an offset has expired. The time counts from when the group became empty. For a simple group,
+        and for a topic that a stable consumer group no longer subscribes to, it counts from the commit. An old-style
+        expire timestamp decides alone."""
         if group.is_subscribed(topic):
             return False
         since = value.commit_timestamp
@@ -98,7 +99,7 @@ class Expiring:
     # --- Deleted topics -----------------------------------------------------------------------------
 
     def topics_deleted(self, topics: Iterable[str], now: Moment) -> None:
-        """Forget their committed offsets. Offsets on their way stay: they may belong to a new topic of that name."""
+        """Delete their committed offsets. Offsets being written stay: they may belong to a new topic with that name."""
         names = tuple(dict.fromkeys(topics))
         changes: list[tuple[Group, OffsetChange]] = []
         for group in self._shard.groups.values():
@@ -107,7 +108,7 @@ class Expiring:
                 if of_topic is not None:
                     changes += [(group, (topic, partition, None)) for partition in of_topic]
         if changes:
-            logger.info("%d committed offsets go with their topics", len(changes))
+            logger.info("%d committed offsets are deleted with their topics", len(changes))
             self._bury(changes, now)
 
     # --- Deleted groups -----------------------------------------------------------------------------
@@ -148,7 +149,7 @@ class Expiring:
         self._shard.append(records, _Tombstones(self, self._shard, batch), now)
 
     def settle_if_idle(self, groups: Iterable[Group], now: Moment) -> None:
-        """After offsets were removed: remove groups that have nothing left."""
+        """Remove groups that have nothing left after offsets were removed."""
         for group in groups:
             if not self._shard.forget_if_idle(group, now) and group.is_idle:
                 self._remove_record(group, now)
@@ -165,7 +166,7 @@ class Expiring:
 
 
 def record_bytes(record: CoordinatorRecord) -> int:
-    """Most bytes that a record adds to a batch."""
+    """Return the maximum bytes that a record adds to a batch."""
     return len(record.key) + (0 if record.value is None else len(record.value)) + _RECORD_BYTES
 
 
@@ -179,7 +180,7 @@ def _apply(shard: ShardState, group: Group, change: OffsetChange, number: int, e
 
 
 def record_removed(group: Group, number: int) -> None:
-    """Append ``number`` holds the group's tombstone: earlier records of the group are gone."""
+    """Note that append ``number`` holds the group's tombstone: earlier records of the group are gone."""
     if group.record_number is not None and group.record_number < number:
         group.record_number = None
         group.is_consumer_stored = False

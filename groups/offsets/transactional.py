@@ -34,7 +34,7 @@ class Transactional:
         self._committing = committing
 
     def has_open(self, producer_id: ProducerId, epoch: ProducerEpoch) -> bool:
-        """Whether this transaction has something here, and no marker on its way."""
+        """Return whether this transaction has something here, and no marker is being written."""
         found = self._shard.transactions.get(producer_id)
         return found is not None and found.epoch == epoch and not found.markers
 
@@ -100,7 +100,7 @@ class Transactional:
                 request.partitions,
                 in_transaction=True,
             )
-            # Producers know of no member epochs (``GroupCoordinatorService.commitTransactionalOffsets``).
+            # Producers do not know member epochs (``GroupCoordinatorService.commitTransactionalOffsets``).
             return (ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error), text
         if generation < 0 and group.state is GroupState.EMPTY:
             return ErrorCode.NONE, ""
@@ -135,8 +135,8 @@ class Transactional:
 
 
 class _TransactionalAppend:
-    """A transaction's offsets are on their way. After ``offsets.commit.timeout.ms`` the waiter is told that the outcome
-    is unknown."""
+    """A transaction's offsets are being written. After ``offsets.commit.timeout.ms``, the waiter is told that the
+    outcome is unknown."""
 
     __slots__ = ("_group", "_results", "_shard", "_transaction", "_values", "_waiter")
 
@@ -183,7 +183,7 @@ class _TransactionalAppend:
 
 
 class _MarkerAppend:
-    """A marker is on its way; its waiters wait until it ends."""
+    """A marker is being written; its waiters wait until that ends."""
 
     __slots__ = ("_committed", "_shard", "_transaction", "_waiter")
 
@@ -213,15 +213,15 @@ class _MarkerAppend:
 def txn_commit_answer(
     request: TxnOffsetCommitRequest, error: ErrorCode, error_message: str = ""
 ) -> TxnOffsetCommitResponse:
-    """The same error for each partition."""
+    """Return the same error for each partition."""
     return TxnOffsetCommitResponse(
         tuple(OffsetCommitResult(item.topic, item.partition, error, error_message) for item in request.partitions)
     )
 
 
 def adding_error(error: ErrorCode) -> ErrorCode:
-    """The answer if the transaction's coordinator did not add the partition. NETWORK_EXCEPTION becomes an error that
-    clients retry without looking for another coordinator. Source: ``GroupCoordinatorService``."""
+    """Return the answer if the transaction's coordinator did not add the partition. NETWORK_EXCEPTION becomes an error
+    that clients retry without looking for another coordinator. Source: ``GroupCoordinatorService``."""
     match error:
         case ErrorCode.NETWORK_EXCEPTION | ErrorCode.CONCURRENT_TRANSACTIONS:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

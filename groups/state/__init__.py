@@ -1,1 +1,1 @@
-"""What is known of groups: members, offsets, open transactions, and the state that all decisions share."""
+"""The state of groups: members, offsets, open transactions, and the state that all decisions share."""

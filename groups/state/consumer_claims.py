@@ -1,4 +1,4 @@
-"""Whether a member of a consumer group may commit or fetch offsets under the epoch that it says. Pure.
+"""Checks whether a member of a consumer group may commit or fetch offsets under the epoch that it reports. Pure.
 
 Source: ``ConsumerGroup.validateOffsetCommit`` and ``validateOffsetFetch`` as of Kafka 4.3; KIP-1251.
 """
@@ -25,8 +25,8 @@ def commit_fault(
     *,
     in_transaction: bool = False,
 ) -> tuple[ErrorCode, str]:
-    """An epoch that is not the member's own is good from the one on at which the partition was assigned: nobody else
-    can have had it since. Without members anybody may commit: an administrator."""
+    """Check a commit. An epoch other than the member's current one is valid from the one at which the partition was
+    assigned: nobody else can have had it since. Without members, anybody may commit: an administrator."""
     if epoch < 0 and not group.members:
         return _FINE
     if in_transaction and epoch < 0 and member_id == NO_MEMBER and instance_id is None:
@@ -52,7 +52,7 @@ def commit_fault(
 
 
 def fetch_fault(group: ConsumerGroup, member_id: str, epoch: int) -> tuple[ErrorCode, str]:
-    """Whoever says no id may fetch: an administrator, or a node of release 0.1 on behalf of one."""
+    """Check a fetch. A caller without an id may fetch: an administrator, or a node of release 0.1 on behalf of one."""
     if not member_id:
         return _FINE
     if member_id not in group.members:

@@ -1,12 +1,12 @@
-"""A group of the consumer protocol (KIP-848): everything in it is what records said, kept for quick answers.
+"""A group of the consumer protocol (KIP-848): all state comes from records, indexed for quick answers.
 
-A record comes in by :meth:`ConsumerGroup.apply`, from the log or from a decision, and gives back the record that would
-undo it. So memory is never more than the log and what is on its way there. Source: ``ConsumerGroup``,
+:meth:`ConsumerGroup.apply` applies a record, from the log or from a decision, and returns the record that would undo
+it. So memory never contains more than the log and what is being written to it. Source: ``ConsumerGroup``,
 ``ModernGroup``.
 
-*Group epoch*: rises whenever another assignment may be wanted. *Assignment epoch*: the group epoch that the target
-assignment was made for. *Member epoch*: the assignment epoch that the member has come to; -2 for a static member that
-left for a while.
+*Group epoch*: increases whenever another assignment may be needed. *Assignment epoch*: the group epoch of the target
+assignment. *Member epoch*: the assignment epoch that the member has reached; -2 for a static member that left
+temporarily.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ LEFT_FOR_A_WHILE: Final = -2
 
 
 class MemberState(enum.IntEnum):
-    """Where a member stands on its way to its target; numbers as in Kafka's records."""
+    """A member's progress towards its target; numbers as in Kafka's records."""
 
     STABLE = 0
-    """It has everything that its target of its epoch gives it."""
+    """It has everything that the target of its epoch gives it."""
     UNREVOKED_PARTITIONS = 1
-    """It must give partitions up before it goes on to the next epoch."""
+    """It must give up partitions before it moves to the next epoch."""
     UNRELEASED_PARTITIONS = 2
     """It waits for partitions that others have not given up."""
 
@@ -65,18 +65,18 @@ class ConsumerGroupState(enum.Enum):
     ASSIGNING = "Assigning"
     """The target assignment is older than the group."""
     RECONCILING = "Reconciling"
-    """Some member is not where the target wants it."""
+    """Some member has not reached its target."""
     STABLE = "Stable"
-    """Everybody has what the target gives."""
+    """Every member has reached its target."""
 
 
 NOTHING: Final = CurrentAssignment(0, 0, MemberState.STABLE, {}, {})
-"""The current assignment of a member that has just come."""
+"""The current assignment of a new member."""
 
 
 class ConsumerGroup:
     """``owner``: partition → the member that has it, or has yet to give it up. ``subscribers``: topic → number of
-    members that name it. ``queue`` and ``busy`` are the decisions' own: what waits for the append under way."""
+    members that name it. ``queue`` and ``busy`` belong to the decisions: what waits for the append in flight."""
 
     __slots__ = (
         "assignment_epoch",
@@ -120,14 +120,14 @@ class ConsumerGroup:
         self.subscribers: dict[str, int] = {}
         self.queue: deque[Any] = deque()
         self.busy = 0
-        """Appends under way that hold records of this group."""
+        """Appends in flight with records of this group."""
         self.whole_target = False
-        """Part of a target may stand in the log without its epoch: the next one is written whole."""
+        """The log may contain part of a target without its epoch, so the next one is written completely."""
 
     # --- Records ------------------------------------------------------------------------------------
 
     def apply(self, key: ConsumerKey, value: ConsumerValue | None) -> ConsumerRecord:
-        """Take a record on, and return the one that would take it back."""
+        """Apply a record. Returns the one that would undo it."""
         before: ConsumerValue | None
         match key.kind:
             case 3:
@@ -181,8 +181,8 @@ class ConsumerGroup:
                 del self.subscribers[topic]
 
     def _current(self, member_id: str, value: CurrentAssignment | None) -> None:
-        """A compacted log may say that a partition went to B before it says that A gave it up: what A no longer has
-        is freed only if A still counts as its owner (KAFKA-19862)."""
+        """Apply a current assignment. A compacted log may assign a partition to B before A gave it up, so what A no
+        longer has is freed only if A still counts as its owner (KAFKA-19862)."""
         before = self.current.pop(member_id, None)
         if before is not None:
             for at in _each(before):
@@ -202,12 +202,12 @@ class ConsumerGroup:
         return self.target.get(member_id, {})
 
     def topics_of(self, member: MemberSubscription) -> frozenset[str]:
-        """What a member is subscribed to, by name and by its regular expression as far as that is resolved."""
+        """Return a member's subscribed topics, by name and by its regular expression as far as that is resolved."""
         found = self.regexes.get(member.regex) if member.regex else None
         return frozenset(member.topics) if found is None else frozenset(member.topics).union(found.topics)
 
     def subscribed_topics(self) -> set[str]:
-        """What all members together are subscribed to."""
+        """Return the topics that all members together are subscribed to."""
         used = {member.regex for member in self.members.values()}
         return set(self.subscribers).union(
             *(found.topics for pattern, found in self.regexes.items() if pattern in used)
@@ -233,7 +233,7 @@ class ConsumerGroup:
         return ConsumerGroupState.STABLE
 
     def record_keys(self) -> list[ConsumerKey]:
-        """The records that make the group up, members first."""
+        """Return the keys of the group's records, members first."""
         group = self.group_id
         found = [ConsumerKey(CURRENT, group, name) for name in self.current]
         found += [ConsumerKey(TARGET, group, name) for name in self.target]
@@ -250,15 +250,15 @@ def _each(current: CurrentAssignment) -> Iterable[tuple[TopicId, int]]:
 
 
 def only(owned: Owned) -> dict[TopicId, frozenset[int]]:
-    """The partitions without their epochs."""
+    """Return the partitions without their epochs."""
     return {topic_id: frozenset(epochs) for topic_id, epochs in owned.items()}
 
 
 def covers(whole: Owned, part: Mapping[TopicId, frozenset[int]]) -> bool:
-    """Whether ``part`` lies in ``whole``."""
+    """Return whether ``part`` is a subset of ``whole``."""
     return all(partitions <= whole.get(topic_id, {}).keys() for topic_id, partitions in part.items())
 
 
 def written(key: ConsumerKey, value: ConsumerValue | None) -> CoordinatorRecord:
-    """The record as it stands in the log."""
+    """Return the record in its form in the log."""
     return CoordinatorRecord(encode_consumer_key(key), None if value is None else encode_consumer_value(value))

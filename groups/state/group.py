@@ -1,4 +1,4 @@
-"""One group: its members, its generation and its offsets. Others decide when these change.
+"""One group: its members, its generation and its offsets. Other modules decide when these change.
 
 Source: ``ClassicGroup``. Members stay in the order in which they joined, so that leaders, votes and answers do not
 depend on hashes.
@@ -23,7 +23,7 @@ CONSUMER: Final = "consumer"
 
 
 class Group:
-    """Members join and leave by its methods; ``state`` changes by :meth:`move` alone.
+    """Members join and leave through its methods; only :meth:`move` changes ``state``.
 
     ``protocol_type`` is None for a *simple* group, which has only offsets. ``state_since_ms`` is wall-clock time, -1
     unknown. ``subscribed_topics`` is None if it is unknown.
@@ -78,12 +78,12 @@ class Group:
         self.record_number: int | None = None
         """The latest append that holds this group's own record, -1 for a loaded one; None if there is none."""
         self.storing: int | None = None
-        """The append of the leader's assignment, while it is under way."""
+        """The append of the leader's assignment, while it is in flight."""
         self.offsets = GroupOffsets(population)
         self.consumer: ConsumerGroup | None = None
-        """Its members, if it speaks the consumer protocol; then it has none of the classic one, and stays Empty."""
+        """Its members, if it uses the consumer protocol; then it has none of the classic one, and stays Empty."""
         self.is_consumer_stored = False
-        """The group's record in the log, if it has one, is of the consumer protocol."""
+        """Whether the group's record in the log, if it has one, is of the consumer protocol."""
         self._population = population
         self._awaiting_join = 0
         self._speakers: dict[str, int] = {}
@@ -91,7 +91,7 @@ class Group:
     # --- State --------------------------------------------------------------------------------------
 
     def move(self, state: GroupState, cause: Cause, now_wall_ms: int) -> None:
-        """Go to another state, by one of the ways in :data:`~tidelog.groups.state.transitions.TRANSITIONS`."""
+        """Go to another state, by one of the transitions in :data:`~tidelog.groups.state.transitions.TRANSITIONS`."""
         transition = Transition(self.state, state, cause)
         assert transition in ALLOWED, f"group {self.group_id}: {transition} is no transition"
         self.previous_state = self.state
@@ -109,7 +109,7 @@ class Group:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it has no members, of either protocol, and nothing is under way that could bring one."""
+        """Whether it has no members, of either protocol, and nothing in flight could add one."""
         consumer = self.consumer
         return self.state is GroupState.EMPTY and (
             consumer is None or not (consumer.members or consumer.busy or consumer.queue)
@@ -139,7 +139,7 @@ class Group:
     # --- Members ------------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """Take a member in; the first one leads."""
+        """Add a member; the first one leads."""
         assert member.member_id not in self.members
         if member.instance_id is not None:
             assert member.instance_id not in self.static_members
@@ -188,7 +188,7 @@ class Group:
         return new
 
     def update(self, member: Member, protocols: tuple[GroupProtocol, ...], session_ms: int, rebalance_ms: int) -> None:
-        """Take a member's new protocols and timeouts."""
+        """Update a member's protocols and timeouts."""
         self._count(member, -1)
         member.protocols = protocols
         self._count(member, 1)
@@ -206,7 +206,7 @@ class Group:
         self._population.members += 1
 
     def remove_pending(self, member_id: str) -> bool:
-        """Remove a pending member; returns whether it was pending."""
+        """Remove a pending member. Returns whether it was pending."""
         if member_id not in self.pending_joins:
             return False
         del self.pending_joins[member_id]
@@ -229,7 +229,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a member that has joined; returns whether there is one."""
+        """Make sure that the leader is a member that has joined. Returns whether there is one."""
         if self.leader is None:
             return False
         if self.members[self.leader].join_waiter is not None:
@@ -241,7 +241,7 @@ class Group:
         return False
 
     def refusal(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """NONE if the member's claims are right. Source: ``ClassicGroup.validateMember``."""
+        """Return NONE if the member's claims are right. Source: ``ClassicGroup.validateMember``."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -253,7 +253,7 @@ class Group:
     # --- Protocols ----------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, protocols: tuple[GroupProtocol, ...]) -> bool:
-        """Whether a member with these protocols fits into the group: all members must share one of them."""
+        """Return whether a member with these protocols fits into the group: all members must share one of them."""
         if not protocol_type or not protocols:
             return False
         if self.state is GroupState.EMPTY:
@@ -264,8 +264,8 @@ class Group:
         )
 
     def chosen_protocol(self) -> str:
-        """Among the protocols that all members support, the one that most prefer; on a tie, the one that got the first
-        vote."""
+        """Return the protocol that most members prefer among those that all support; on a tie, the one that got the
+        first vote."""
         all_members = len(self.members)
         candidates = frozenset(name for name, count in self._speakers.items() if count == all_members)
         votes: dict[str, int] = {}
@@ -275,7 +275,8 @@ class Group:
         return max(votes, key=votes.__getitem__)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether offsets of ``topic`` are in use. If a consumer group's subscriptions cannot be read, all topics are.
+        """Return whether offsets of ``topic`` are in use. If a consumer group's subscriptions cannot be read, all
+        topics are.
         Source: ``ClassicGroup.isSubscribedToTopic``."""
         if self.consumer is not None:
             return self.consumer.is_subscribed(topic)
@@ -309,7 +310,7 @@ class Group:
     # --- Records ------------------------------------------------------------------------------------
 
     def stored(self, assignments: Mapping[str, bytes]) -> GroupMetadataValue:
-        """The group as its record stores it; a member without an assignment has an empty one."""
+        """Return the group in its record's form; a member without an assignment has an empty one."""
         protocol = self.protocol
         return GroupMetadataValue(
             self.protocol_type or "",
@@ -325,7 +326,7 @@ class Group:
         )
 
     def load(self, value: GroupMetadataValue) -> None:
-        """Take on the state in a record."""
+        """Load the state from a record."""
         self.forget_members()
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
@@ -348,7 +349,7 @@ class Group:
         self.record_number = None
 
     def become_simple(self) -> None:
-        """Nothing of the classic protocol remains."""
+        """Remove everything of the classic protocol."""
         self.forget_members()
         self.generation = 0
         self.protocol_type = self.protocol = None
@@ -368,7 +369,7 @@ class Group:
         self.leader = None
 
     def waiters(self) -> Iterator[tuple[Member, int, bool]]:
-        """Each waiting member, its waiter, and whether it waits for a join."""
+        """Yield each waiting member, its waiter, and whether it waits for a join."""
         for member in self.members.values():
             if member.join_waiter is not None:
                 yield member, member.join_waiter, True

@@ -17,12 +17,12 @@ _NOTHING_APPLIED: Final = -(1 << 63)
 
 
 def loaded_order(offset: Offset) -> int:
-    """The place of a loaded record in the log's order: before all records appended from now on."""
+    """Return a loaded record's place in the log order: before all records appended from now on."""
     return offset - (1 << 62)
 
 
 class Population:
-    """Counts over all groups of a partition, for its bounds."""
+    """Counts over all groups of a partition, for its limits."""
 
     __slots__ = ("members", "offsets")
 
@@ -30,12 +30,12 @@ class Population:
         self.members = 0
         """Members and pending members."""
         self.offsets = 0
-        """Committed offsets and those on their way."""
+        """Committed offsets and those being written."""
 
 
 class PendingOffset(NamedTuple):
-    """Appends of one partition under way, values of open transactions included, and the order of the latest record that
-    took effect meanwhile."""
+    """Appends of one partition in flight, including values of open transactions, and the order of the latest record
+    that took effect in the meantime."""
 
     waits: int
     applied: int
@@ -52,7 +52,7 @@ class GroupOffsets:
         self._population = population
 
     def __bool__(self) -> bool:
-        """Whether it has anything, or will have."""
+        """Return whether it has anything, or will have."""
         return bool(self.committed or self._pending)
 
     def get(self, topic: str, partition: int) -> OffsetCommitValue | None:
@@ -63,11 +63,11 @@ class GroupOffsets:
         return (topic, partition) in self._pending
 
     def holds(self, topic: str, partition: int) -> bool:
-        """Whether there is a value, or an append under way."""
+        """Return whether there is a value, or an append in flight."""
         return (topic, partition) in self._pending or self.get(topic, partition) is not None
 
     def keys(self) -> list[tuple[str, int]]:
-        """The partitions for which :meth:`holds` is true."""
+        """Return the partitions for which :meth:`holds` is true."""
         found = dict.fromkeys((topic, partition) for topic, partition, _ in self.items())
         found.update(dict.fromkeys(self._pending))
         return list(found)
@@ -80,7 +80,7 @@ class GroupOffsets:
     # --- Appends ------------------------------------------------------------------------------------
 
     def began(self, topic: str, partition: int) -> None:
-        """An append of a value or a tombstone was requested, or a transaction has a value."""
+        """Note that an append of a value or tombstone was requested, or a transaction has a value."""
         key = (topic, partition)
         pending = self._pending.get(key)
         if pending is None:
@@ -91,7 +91,7 @@ class GroupOffsets:
             self._pending[key] = PendingOffset(pending.waits + 1, pending.applied)
 
     def ended(self, topic: str, partition: int, order: int, value: OffsetCommitValue | None) -> None:
-        """The append is committed, and its value counts, unless a later one already does."""
+        """Note that the append is committed, and its value counts, unless a later one already does."""
         pending = self._pending[topic, partition]
         if order >= pending.applied:
             self._put(topic, partition, value)
@@ -99,7 +99,7 @@ class GroupOffsets:
         self._settle(topic, partition, pending)
 
     def failed(self, topic: str, partition: int) -> None:
-        """The append does not count: it was refused or aborted."""
+        """Note that the append does not count: it was refused or aborted."""
         self._settle(topic, partition, self._pending[topic, partition])
 
     def _settle(self, topic: str, partition: int, pending: PendingOffset) -> None:
@@ -113,7 +113,7 @@ class GroupOffsets:
     # --- Loading ------------------------------------------------------------------------------------
 
     def load(self, topic: str, partition: int, value: OffsetCommitValue | None, offset: Offset) -> None:
-        """Take a value, or a tombstone, from the log."""
+        """Load a value or tombstone from the log."""
         before = self.holds(topic, partition)
         self._put(topic, partition, value)
         pending = self._pending.get((topic, partition))

@@ -53,7 +53,7 @@ class Member:
 
     @classmethod
     def loaded(cls, stored: MemberMetadata, protocol: str) -> Member:
-        """The member as a record stores it: it supports the chosen protocol."""
+        """Load the member from a record: it supports the chosen protocol."""
         rebalance_timeout_ms = stored.session_timeout if stored.rebalance_timeout == -1 else stored.rebalance_timeout
         return cls(
             stored.member_id,
@@ -67,7 +67,7 @@ class Member:
         )
 
     def stored(self, protocol: str, assignment: bytes) -> MemberMetadata:
-        """The member's part of the record."""
+        """Return the member's part of the record."""
         return MemberMetadata(
             self.member_id,
             self.instance_id,
@@ -80,25 +80,25 @@ class Member:
         )
 
     def metadata(self, protocol: str) -> bytes:
-        """Its metadata under ``protocol``, which it must support."""
+        """Return its metadata under ``protocol``, which it must support."""
         for spoken in self.protocols:
             if spoken.name == protocol:
                 return spoken.metadata
         raise AssertionError(f"member {self.member_id} does not speak {protocol}")
 
     def vote(self, candidates: frozenset[str]) -> str:
-        """Its most preferred protocol among those that all support."""
+        """Return its most preferred protocol among those that all support."""
         for spoken in self.protocols:
             if spoken.name in candidates:
                 return spoken.name
         raise AssertionError(f"member {self.member_id} speaks none of {sorted(candidates)}")
 
     def joined(self, protocol: str) -> JoinedMember:
-        """Its description for the group's leader."""
+        """Return its description for the group's leader."""
         return JoinedMember(self.member_id, self.instance_id, self.metadata(protocol))
 
     def described(self, protocol: str | None) -> GroupMember:
-        """Its description for administrators; with metadata only if the protocol is settled."""
+        """Return its description for administrators; with metadata only if the protocol is chosen."""
         return GroupMember(
             self.member_id,
             self.instance_id,
@@ -110,5 +110,5 @@ class Member:
 
     @property
     def is_excused(self) -> bool:
-        """Whether its session may run out without harm: it waits for the group, and knows its id."""
+        """Whether its session may expire without harm: it waits for the group, and knows its id."""
         return not self.is_new and (self.join_waiter is not None or self.sync_waiter is not None)

@@ -1,10 +1,9 @@
 """Offsets of transactions that have not ended, in one partition of ``__consumer_offsets``.
 
-A value that was committed within a transaction counts once the transaction's commit marker lies in this
-partition; an abort marker drops it. Of several values of one key, or tombstones, the one whose record lies last in the
-log wins, whichever marker comes first: compaction keeps the last record of a key, and a node that loads the log must
-read the same as we do. Source: ``OffsetMetadataManager`` (``pendingTransactionalOffsets``,
-``replayEndTransactionMarker``).
+A value committed within a transaction counts once the transaction's commit marker is in this partition; an abort marker
+drops it. Of several values or tombstones of one key, the one whose record comes last in the log wins, whichever marker
+comes first: compaction keeps the last record of a key, and a node that loads the log must get the same result. Source:
+``OffsetMetadataManager`` (``pendingTransactionalOffsets``, ``replayEndTransactionMarker``).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ OffsetKey: TypeAlias = tuple[Group, str, int]
 
 
 class WrittenOffset(NamedTuple):
-    """A value that is in the log, and its place in the log's order."""
+    """A value in the log, and its place in the log's order."""
 
     order: int
     value: OffsetCommitValue
 
 
 class OpenTransaction:
-    """The offsets that one transaction has committed here. ``appends`` and ``markers``: those under way; ``committed``:
+    """The offsets that one transaction has committed here. ``appends`` and ``markers``: those in flight; ``committed``:
     the outcome."""
 
     __slots__ = ("appends", "committed", "epoch", "markers", "offsets", "producer_id")
@@ -43,7 +42,7 @@ class OpenTransaction:
 
 
 class OpenTransactions:
-    """One for each producer id. A key of an open transaction is *pending* in its group's offsets."""
+    """One per producer id. A key of an open transaction is *pending* in its group's offsets."""
 
     __slots__ = ("_open",)
 
@@ -62,7 +61,7 @@ class OpenTransactions:
     # --- Values -------------------------------------------------------------------------------------
 
     def began(self, producer_id: ProducerId, epoch: ProducerEpoch, keys: Iterable[OffsetKey]) -> OpenTransaction:
-        """An append of values was requested; the first one opens the transaction here."""
+        """Note that an append of values was requested; the first one opens the transaction here."""
         found = self._open.get(producer_id)
         if found is None:
             found = self._open[producer_id] = OpenTransaction(producer_id, epoch)
@@ -74,7 +73,7 @@ class OpenTransactions:
         return found
 
     def written(self, transaction: OpenTransaction, values: dict[OffsetKey, WrittenOffset]) -> None:
-        """That append is committed in the log."""
+        """Note that the append is committed in the log."""
         transaction.appends -= 1
         for (group, topic, partition), (order, value) in values.items():
             if transaction.committed is None:
@@ -85,7 +84,7 @@ class OpenTransactions:
                 group.offsets.failed(topic, partition)
 
     def refused(self, transaction: OpenTransaction, keys: Iterable[OffsetKey]) -> None:
-        """Nothing of that append is in the log."""
+        """Note that nothing of the append is in the log."""
         transaction.appends -= 1
         for group, topic, partition in keys:
             group.offsets.failed(topic, partition)
@@ -94,14 +93,14 @@ class OpenTransactions:
     # --- The end ------------------------------------------------------------------------------------
 
     def ending(self, producer_id: ProducerId) -> OpenTransaction | None:
-        """A marker is on its way into the log; until its append ends, the transaction takes nothing in."""
+        """Note that a marker is being written; until its append ends, the transaction accepts nothing."""
         found = self._open.get(producer_id)
         if found is not None:
             found.markers += 1
         return found
 
     def ended(self, transaction: OpenTransaction, *, committed: bool) -> list[Group]:
-        """The marker is committed in the log. Returns the groups that this changed."""
+        """Note that the marker is committed in the log. Returns the groups that this changed."""
         transaction.markers -= 1
         if transaction.committed is not None:
             return []  # the same marker, sent twice
@@ -115,12 +114,13 @@ class OpenTransactions:
         return list(dict.fromkeys(group for group, _, _ in transaction.offsets))
 
     def not_ended(self, transaction: OpenTransaction) -> None:
-        """The marker was refused: the transaction is open as before."""
+        """Note that the marker was refused: the transaction is open as before."""
         transaction.markers -= 1
         self._forget_if_empty(transaction)
 
     def tombstone(self, group: Group, topic: str, partition: int, order: int) -> None:
-        """A tombstone is committed in the log: earlier values no longer count, however their transactions end."""
+        """Note that a tombstone is committed in the log: earlier values no longer count, however their transactions
+        end."""
         if not group.offsets.is_pending(topic, partition):
             return
         for transaction in list(self._open.values()):
@@ -133,7 +133,7 @@ class OpenTransactions:
     # --- Loading ------------------------------------------------------------------------------------
 
     def load(self, producer_id: ProducerId, epoch: ProducerEpoch, key: OffsetKey, written: WrittenOffset) -> None:
-        """Take a value of a transaction from the log."""
+        """Load a value of a transaction from the log."""
         self.written(self.began(producer_id, epoch, [key]), {key: written})
 
     def _keep(self, transaction: OpenTransaction, key: OffsetKey, written: WrittenOffset) -> None:

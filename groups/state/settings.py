@@ -29,7 +29,7 @@ class GroupSettings:
     initial_rebalance_delay_ms: int = 3_000
     """``group.initial.rebalance.delay.ms``: how long an empty group waits for more members to come."""
     max_size: int = 2_147_483_647
-    """``group.max.size``: most members of one group."""
+    """``group.max.size``: maximum members of one group."""
     offset_metadata_max_bytes: int = 4_096
     """``offset.metadata.max.bytes``: of one committed offset, in UTF-8."""
     offsets_retention_minutes: int = 10_080
@@ -47,35 +47,35 @@ class GroupSettings:
     offsets_topic_segment_bytes: int = 100 * 1024 * 1024
     """``offsets.topic.segment.bytes``"""
     groups_max: int = 100_000
-    """``group.coordinator.groups.max`` (Tidelog's own): most groups in one partition of ``__consumer_offsets``; a
-    request that would begin one more gets COORDINATOR_NOT_AVAILABLE."""
+    """``group.coordinator.groups.max`` (Tidelog's own): maximum groups in one partition of ``__consumer_offsets``; a
+    request that would create one more gets COORDINATOR_NOT_AVAILABLE."""
     offsets_max: int = 1_000_000
-    """``group.coordinator.offsets.max`` (Tidelog's own): most committed offsets in one partition of
+    """``group.coordinator.offsets.max`` (Tidelog's own): maximum committed offsets in one partition of
     ``__consumer_offsets``; a commit of one more gets COORDINATOR_NOT_AVAILABLE."""
     members_max: int = 100_000
-    """``group.coordinator.members.max`` (Tidelog's own): most members, including ids given out, in one partition of
+    """``group.coordinator.members.max`` (Tidelog's own): maximum members, including ids given out, in one partition of
     ``__consumer_offsets``; further ones get GROUP_MAX_SIZE_REACHED."""
     appends_max: int = 10_000
-    """``group.coordinator.appends.max`` (Tidelog's own): most appends under way in one partition of
-    ``__consumer_offsets``; beyond them COORDINATOR_NOT_AVAILABLE."""
+    """``group.coordinator.appends.max`` (Tidelog's own): maximum appends in flight in one partition of
+    ``__consumer_offsets``; beyond it COORDINATOR_NOT_AVAILABLE."""
 
     consumer_session_timeout_ms: int = 45_000
-    """``group.consumer.session.timeout.ms``: of members of the consumer protocol, who have no say in it."""
+    """``group.consumer.session.timeout.ms``: for members of the consumer protocol, which cannot choose it."""
     consumer_heartbeat_interval_ms: int = 5_000
     """``group.consumer.heartbeat.interval.ms``: what such members are told."""
     consumer_times_of: Callable[[str], ConsumerTimes | None] = _no_times
-    """What holds for the group of this id instead of these two."""
+    """Returns the group's own values of these two settings."""
     consumer_max_size: int = 2_147_483_647
-    """``group.consumer.max.size``: most members of one group of the consumer protocol."""
+    """``group.consumer.max.size``: maximum members of one group of the consumer protocol."""
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """``group.consumer.assignors``: those that members may ask for; the first is for groups that ask for none."""
+    """``group.consumer.assignors``: those that members may request; the first is for groups that request none."""
 
     new_member_join_timeout_ms: int = 300_000
     """How long a new member's JoinGroup waits before the member must ask again. Not a setting in Kafka either
     (``CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS``)."""
 
     def consumer_times(self, group_id: str) -> ConsumerTimes:
-        """In force for a group of the consumer protocol."""
+        """Return the times in force for a group of the consumer protocol."""
         own = self.consumer_times_of(group_id)
         return (
             ConsumerTimes(self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms) if own is None else own

@@ -55,17 +55,17 @@ class PendingAppend(Protocol):
     """The steps to take when an append ends."""
 
     def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
-        """NONE: it is committed. Otherwise nothing of it is in the log."""
+        """Handle the end. NONE: it is committed. Otherwise nothing of it is in the log."""
 
     def timed_out(self, now: Moment) -> None:
-        """Its waiters should not wait any longer; :meth:`ended` still reports the outcome."""
+        """Stop its waiters from waiting any longer; :meth:`ended` still reports the outcome."""
 
     def abandoned(self, error: ErrorCode) -> None:
-        """Leadership ended, and no outcome will come: answer the waiters with ``error``."""
+        """Answer the waiters with ``error``, because leadership ended, and no outcome will come."""
 
 
 class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
-    """State with one writer; the deciding modules take turns with it."""
+    """State with one writer; the deciding modules take turns."""
 
     __slots__ = ("counters", "groups", "population", "rng", "settings", "topics", "transactions")
 
@@ -83,7 +83,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         self.settings = settings
         self.rng = rng
         self.topics = topics
-        """What the metadata says now."""
+        """The topics in the current metadata."""
         self.groups: dict[str, Group] = {}
         self.population = Population()
         self.transactions = OpenTransactions()
@@ -100,7 +100,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
     def append(
         self, records: Sequence[CoordinatorRecord], pending: PendingAppend, now: Moment, writer: Writer | None = None
     ) -> int:
-        """Ask for an append; return its number."""
+        """Request an append. Returns its number."""
         token = self._begin(pending, now)
         self.effects.append(Append(token, tuple(records), now.wall_ms, writer))
         return token.number
@@ -108,7 +108,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
     def append_marker(
         self, writer: Writer, coordinator_epoch: int, pending: PendingAppend, now: Moment, *, committed: bool
     ) -> None:
-        """Ask for the marker that ends a transaction."""
+        """Request the marker that ends a transaction."""
         token = self._begin(pending, now)
         self.effects.append(AppendMarker(token, writer, coordinator_epoch, committed, now.wall_ms))
 
@@ -118,14 +118,14 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
     # --- Groups -------------------------------------------------------------------------------------
 
     def new_group(self, group_id: str, now: Moment) -> Group | None:
-        """Begin a group; None if there are ``groups_max`` already."""
+        """Create a group; None if there are already ``groups_max``."""
         if len(self.groups) >= self.settings.groups_max:
             return None
         group = self.groups[group_id] = Group(group_id, self.population, now.wall_ms)
         return group
 
     def forget_if_idle(self, group: Group, now: Moment) -> bool:
-        """Drop a group that has nothing, not even a record; returns whether it is gone."""
+        """Drop a group that has nothing, not even a record. Returns whether it is gone."""
         if not group.is_idle or group.record_number is not None:
             return False
         group.move(GroupState.DEAD, Cause.REMOVED, now.wall_ms)
@@ -136,11 +136,11 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         return CoordinatorRecord(encode_group_key(group.group_id), encode_group_value(group.stored(assignments)))
 
     def group_tombstone(self, group: Group) -> CoordinatorRecord:
-        """Of the record of a classic group."""
+        """Return the tombstone of a classic group's record."""
         return CoordinatorRecord(encode_group_key(group.group_id), None)
 
     def tombstones(self, group: Group) -> list[CoordinatorRecord]:
-        """Of the group's own records."""
+        """Return the tombstones of the group's own records."""
         if group.record_number is None:
             return []
         classic = [] if group.is_consumer_stored else [self.group_tombstone(group)]
@@ -150,7 +150,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
     # --- Sessions -----------------------------------------------------------------------------------
 
     def restart_session(self, group: Group, member: Member, now: Moment, timeout_ms: int | None = None) -> None:
-        """The member was heard from."""
+        """Restart the session of a member that was heard from."""
         self.timers.set(
             TimerKey(TimerKind.SESSION, group.group_id, member.member_id),
             now.monotonic_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms),
@@ -177,7 +177,8 @@ class GroupRecordAppend:
 
 
 def offset_error(error: ErrorCode) -> ErrorCode:
-    """The answer if offsets could not be stored. Source: ``GroupCoordinatorService.handleOperationException``."""
+    """Return the answer if offsets could not be stored. Source:
+    ``GroupCoordinatorService.handleOperationException``."""
     match error:
         case ErrorCode.MESSAGE_TOO_LARGE | ErrorCode.RECORD_LIST_TOO_LARGE:
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE

@@ -1,4 +1,4 @@
-"""What decisions about groups know of topics: their ids, names and numbers of partitions, as of one moment."""
+"""What decisions about groups know about topics: ids, names and numbers of partitions, as of one moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TopicShape(NamedTuple):
 
 
 class Topics(Protocol):
-    """One picture of all topics; a later one has a higher version."""
+    """A snapshot of all topics; a later one has a higher version."""
 
     @property
     def version(self) -> int: ...
@@ -27,7 +27,7 @@ class Topics(Protocol):
     def name_of(self, topic_id: TopicId) -> str | None: ...
 
     def names(self) -> Iterable[str]:
-        """Of all topics, in a fixed order."""
+        """Return the names of all topics, in a fixed order."""
 
 
 class NoTopics:
@@ -46,8 +46,8 @@ class NoTopics:
 
 
 def metadata_hash(topics: Topics, names: Iterable[str]) -> int:
-    """64 bits, signed, that differ when one of these topics comes, goes, is made anew or grows; 0 without any. Kafka
-    takes another hash; to readers of the record it is opaque, and another value costs one rebalance."""
+    """Return 64 signed bits that differ when one of these topics is created, deleted, recreated or grown; 0 without
+    any. Kafka uses another hash; readers of the record treat it as opaque, and another value costs one rebalance."""
     digest = hashlib.blake2b(digest_size=8)
     is_empty = True
     for name in sorted(names):

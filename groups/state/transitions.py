@@ -1,4 +1,4 @@
-"""The states of a group and all their transitions, which the code checks and the docs draw.
+"""The states of a group and all transitions, which the code checks and the docs draw.
 
 Source: ``ClassicGroupState``. Here each pair of states is split by cause, without the pairs that Kafka allows but never
 uses.
@@ -22,11 +22,11 @@ class GroupState(enum.Enum):
     STABLE = "Stable"
     """The assignment is stored, and members can ask for it."""
     DEAD = "Dead"
-    """Removed, or on another node now. Nothing more happens to it."""
+    """Removed, or now on another node. Nothing more happens to it."""
 
 
 class Cause(enum.Enum):
-    """Why a group goes from one state to another."""
+    """Why a group changes its state."""
 
     MEMBER_CAME = "a member joins an empty group"
     MEMBER_CHANGED = "a member joins, or joins with other protocols"

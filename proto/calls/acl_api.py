@@ -2,7 +2,7 @@
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Source of fields and meanings: Kafka's requests of the same names
 (KIP-140, KIP-290). Types, operations and permissions are the lower-case names of :mod:`tidelog.security.acls`, as in
-the metadata log: ``topic``, ``literal``, ``read``, ``allow``. What a filter leaves open is ``any``, or ``None``.
+the metadata log: ``topic``, ``literal``, ``read``, ``allow``. Open fields of a filter are ``any``, or ``None``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DescribeAclsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class CreateAclsRequest(Change["CreateAclsResponse"]):
-    """An entry that is there already stays as it is."""
+    """Existing entries are unchanged."""
 
     entries: tuple[AclEntry, ...]
 
@@ -85,7 +85,7 @@ class CreateAclsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class DeleteAclsRequest(Change["DeleteAclsResponse"]):
-    """Every entry that one of the filters matches goes."""
+    """Deletes every entry that one of the filters matches."""
 
     filters: tuple[AclEntryFilter, ...]
 
@@ -112,7 +112,7 @@ class DeleteAclsResponse(Response):
 
 
 class _Said(Protocol):
-    """What an entry on the wire, a filter and a metadata record have in common."""
+    """The common part of an entry on the wire, a filter and a metadata record."""
 
     @property
     def resource_type(self) -> str: ...
@@ -139,7 +139,7 @@ N = TypeVar("N", bound=AclNumber)
 
 
 def entry_of(acl: AclBinding) -> AclEntry:
-    """As it goes over the wire."""
+    """Convert an entry for the wire."""
     return AclEntry(
         acl.resource_type.name.lower(),
         acl.resource_name,
@@ -152,7 +152,7 @@ def entry_of(acl: AclBinding) -> AclEntry:
 
 
 def filter_entry_of(wanted: AclFilter) -> AclEntryFilter:
-    """As it goes over the wire."""
+    """Convert a filter for the wire."""
     return AclEntryFilter(
         wanted.resource_type.name.lower(),
         wanted.resource_name,

@@ -1,10 +1,10 @@
 """Clients' requests to brokers: metadata, offsets, topics, settings, log directories.
 
-This module and its neighbours hold every call between processes. ``./dev generate`` writes the message of each class
-in ``proto/v1/*.proto`` (:mod:`tidelog.proto.contracts`); :mod:`tidelog.proto.calls.convert` carries one into the other
-at run time. Errors are per item, as in Kafka's protocol, with a message that says what was expected and found. Times
-are milliseconds since the epoch, durations are milliseconds; ``-1`` stands for "none" where Kafka's
-protocol does so, and ``None`` where a field is optional.
+This module and its neighbours hold every call between processes. ``./dev generate`` writes the message of each class in
+``proto/v1/*.proto`` (:mod:`tidelog.proto.contracts`); :mod:`tidelog.proto.calls.convert` converts one to the other at
+run time. Errors are per item, as in Kafka's protocol, with a message that says what was expected and found. Times are
+milliseconds since the epoch, durations are milliseconds; ``-1`` stands for "none" where Kafka's protocol does so, and
+``None`` where a field is optional.
 
 Source of fields and meanings: the Kafka request of the same name unless a docstring says otherwise.
 """
@@ -33,14 +33,14 @@ from tidelog.proto.calls.controller_api import Endpoint, SupportedFeature
 from tidelog.proto.calls.request import Change, Request, Response
 
 DRAWN_TOPIC_ID: Final = TopicId(b"")
-"""Let the controller draw one; clients of release 0.1 say no other."""
+"""Let the controller choose one; clients of release 0.1 send no other."""
 
 # --- What a client learns of a cluster ---------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
-    """A live broker at the address of the listener that the request came in on."""
+    """A live broker with its address at the listener that received the request."""
 
     node_id: NodeId
     host: str
@@ -50,8 +50,8 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """``error`` is LEADER_NOT_AVAILABLE where ``leader`` is -1, or LISTENER_NOT_FOUND: the leader cannot be reached
-    by the listener that the request came in on."""
+    """``error`` is LEADER_NOT_AVAILABLE if ``leader`` is -1, or LISTENER_NOT_FOUND if the leader cannot be reached by
+    the listener that received the request."""
 
     error: ErrorCode
     partition: int
@@ -76,7 +76,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MetadataRequest(Request["MetadataResponse"]):
-    """``all_topics`` or those named, by name or by id."""
+    """``all_topics``, or topics by name or id."""
 
     topics: tuple[str, ...] = ()
     topic_ids: tuple[TopicId, ...] = ()
@@ -113,7 +113,7 @@ class ClusterBroker:
 
 @dataclass(frozen=True, slots=True)
 class QuorumVoter:
-    """A controller as the active controller sees it. ``last_caught_up_ms`` is -1 where unknown."""
+    """A controller as the active controller sees it. ``last_caught_up_ms`` is -1 if unknown."""
 
     node_id: NodeId
     log_end_offset: Offset
@@ -122,8 +122,8 @@ class QuorumVoter:
 
 @dataclass(frozen=True, slots=True)
 class QuorumObserver:
-    """A broker that follows the metadata log without a vote, by what it last told the active controller: the offset
-    that it has applied, when it said so, and when it last lacked nothing (-1 for never)."""
+    """A broker that follows the metadata log without a vote, as it last reported to the active controller: the offset
+    that it has applied, when it reported that, and when it was last caught up (-1 for never)."""
 
     node_id: NodeId
     log_end_offset: Offset
@@ -139,8 +139,7 @@ class FeatureLevel:
 
 @dataclass(frozen=True, slots=True)
 class DescribeClusterResponse(Response):
-    """With Kafka's DescribeQuorum and ApiVersions' finalised features folded in. Where ``error`` is set, the rest is
-    empty."""
+    """Includes Kafka's DescribeQuorum and ApiVersions' finalized features. If ``error`` is set, the rest is empty."""
 
     cluster_id: str
     controller_id: NodeId
@@ -166,10 +165,9 @@ EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
-    """``timestamp``: -1 latest (high watermark, or LSO for read_committed), -2 earliest, -3 the record of the highest
-    timestamp, -4 the earliest on a broker's own disks (here that is every one), -5 the latest that lies elsewhere and
-    -6 the earliest that waits to be copied there (here there is neither), else the first record at or after that
-    time."""
+    """``timestamp``: -1 latest (high watermark, or LSO for read_committed), -2 earliest, -3 the record with the highest
+    timestamp, -4 the earliest on a broker's own disks (here the same as -2), -5 the latest in remote storage and -6 the
+    earliest waiting to be copied there (here neither exists), else the first record at or after that time."""
 
     topic: str
     partition: int
@@ -185,7 +183,7 @@ class ListOffsetsRequest(Request["ListOffsetsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsResult:
-    """``offset`` and ``timestamp`` are -1 where no record qualifies. Exact to the record."""
+    """``offset`` and ``timestamp`` are -1 if no record qualifies. Exact to the record."""
 
     topic: str
     partition: int
@@ -211,7 +209,7 @@ class EpochEndPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
-    """Where does an epoch end in the leader's log (KIP-101, KIP-279)? Consumers ask too (KIP-320)."""
+    """Asks where an epoch ends in the leader's log (KIP-101, KIP-279). Consumers ask too (KIP-320)."""
 
     partitions: tuple[EpochEndPartition, ...]
     replica_id: NodeId = NO_NODE
@@ -219,8 +217,8 @@ class OffsetForLeaderEpochRequest(Request["OffsetForLeaderEpochResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class EpochEnd:
-    """The largest epoch not above the one asked for, and the offset after its last record; -1, -1
-    where the leader knows none."""
+    """The largest epoch not above the requested one, and the offset after its last record; -1, -1 if the leader knows
+    none."""
 
     topic_id: TopicId
     partition: int
@@ -283,9 +281,8 @@ class ReplicaAssignment:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """``num_partitions`` and ``replication_factor`` -1: the cluster's defaults; both -1 where
-    ``assignments`` are given. ``topic_id``: of a topic that is restored; otherwise empty,
-    and the controller draws one."""
+    """``num_partitions`` and ``replication_factor`` -1: the cluster's defaults; both -1 if ``assignments`` are given.
+    ``topic_id``: the id of a restored topic; otherwise empty, and the controller chooses one."""
 
     name: str
     num_partitions: int = -1
@@ -297,8 +294,8 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """The client whose quota a forwarded request uses up, as its broker says. ``strict``: where nothing is left, the
-    request is refused; an older Kafka client is only told to wait afterwards (KIP-599)."""
+    """The client charged for a forwarded request, according to its broker. ``strict``: refuse the request if the quota
+    is used up; an older Kafka client is only told to wait afterwards (KIP-599)."""
 
     user: str
     client_id: str = ""
@@ -385,7 +382,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """A broker's own (static) configuration is answered by that broker only."""
+    """Only the broker itself answers for its own (static) configuration."""
 
     resources: tuple[ConfigResource, ...]
     include_synonyms: bool = False
@@ -393,7 +390,7 @@ class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """A place that a setting's value is looked for in: under which name, what stands there, and ``source`` as in
+    """A place where a setting's value is looked up: its name there, its value there, and ``source`` as in
     :class:`DescribedConfig`."""
 
     name: str
@@ -405,7 +402,7 @@ class ConfigSynonym:
 class DescribedConfig:
     """``source``: DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, DYNAMIC_DEFAULT_BROKER_CONFIG,
     DYNAMIC_CLIENT_METRICS_CONFIG, DYNAMIC_GROUP_CONFIG, STATIC_BROKER_CONFIG or DEFAULT_CONFIG, as in Kafka.
-    ``synonyms``, where asked for: every place that has a value, the one in force first."""
+    ``synonyms``, if requested: every place with a value, the one in force first."""
 
     name: str
     value: str | None
@@ -432,7 +429,7 @@ class DescribeConfigsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ListConfigResourcesRequest(Request["ListConfigResourcesResponse"]):
-    """What has settings, of these types (KIP-1142)."""
+    """Asks which resources have settings, of these types (KIP-1142)."""
 
     resource_types: tuple[str, ...]
 
@@ -455,7 +452,7 @@ class ConfigChange:
 
 @dataclass(frozen=True, slots=True)
 class AlterResource:
-    """``replace``: what the resource has itself and ``changes`` do not name goes (Kafka's older AlterConfigs)."""
+    """``replace``: remove the resource's own settings that ``changes`` does not name (Kafka's older AlterConfigs)."""
 
     resource: ConfigResource
     changes: tuple[ConfigChange, ...]
@@ -519,7 +516,7 @@ class NodeFeatures:
 
 @dataclass(frozen=True, slots=True)
 class DescribeFeaturesResponse(Response):
-    """Kafka tells that with ApiVersions. ``epoch`` is the offset of the metadata that the levels were read from;
+    """Kafka returns that with ApiVersions. ``epoch`` is the offset of the metadata that the levels were read from;
     ``supported`` is what the answering node knows, ``nodes`` what each node said at its registration."""
 
     finalized: tuple[FeatureLevel, ...]
@@ -535,7 +532,7 @@ class DescribeFeaturesResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class UnregisterBrokerRequest(Change["UnregisterBrokerResponse"]):
-    """Forget a broker that is not live. Kafka forgets live ones too, and they register again at once."""
+    """Forgets a broker that is not live. Kafka also forgets live ones, and they register again immediately."""
 
     node_id: NodeId
 
@@ -562,9 +559,9 @@ class LogDirReplica:
     log_start_offset: Offset
     log_end_offset: Offset
     is_future: bool = False
-    """A copy that is to be the log: the replica is moving here (KIP-113)."""
+    """A copy that will become the log: the replica is moving here (KIP-113)."""
     offset_lag: int = 0
-    """By how many offsets a copy is behind."""
+    """How many offsets a copy is behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,7 +577,7 @@ class LogDir:
 
 @dataclass(frozen=True, slots=True)
 class DescribeLogDirsResponse(Response):
-    """The log directories of the broker that answers."""
+    """The log directories of the answering broker."""
 
     dirs: tuple[LogDir, ...]
     error: ErrorCode = ErrorCode.NONE
@@ -589,7 +586,7 @@ class DescribeLogDirsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class AlterReplicaLogDir:
-    """A replica, and the directory that it is to lie in; the one that it lies in ends a move."""
+    """A replica and its target directory; its current directory cancels a move."""
 
     topic: str
     partition: int
@@ -598,14 +595,14 @@ class AlterReplicaLogDir:
 
 @dataclass(frozen=True, slots=True)
 class AlterReplicaLogDirsRequest(Request["AlterReplicaLogDirsResponse"]):
-    """Move replicas of the broker that is asked between its directories (KIP-113)."""
+    """Moves replicas of the receiving broker between its directories (KIP-113)."""
 
     replicas: tuple[AlterReplicaLogDir, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AlteredReplicaLogDir:
-    """REPLICA_NOT_AVAILABLE: it is not on this broker; once it comes, it will lie in that directory."""
+    """REPLICA_NOT_AVAILABLE: it is not on this broker; when it is created, it will be in that directory."""
 
     topic: str
     partition: int
@@ -615,7 +612,7 @@ class AlteredReplicaLogDir:
 
 @dataclass(frozen=True, slots=True)
 class AlterReplicaLogDirsResponse(Response):
-    """The moves have begun, not ended."""
+    """The moves have started, not finished."""
 
     replicas: tuple[AlteredReplicaLogDir, ...]
     error: ErrorCode = ErrorCode.NONE

@@ -1,4 +1,4 @@
-"""The call by which brokers put lines of the audit log into its topic. Kafka has no such log.
+"""The call with which brokers send audit log lines to its topic. Kafka has no such log.
 
 Conventions as in :mod:`tidelog.proto.calls.api`.
 """

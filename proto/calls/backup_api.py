@@ -1,5 +1,4 @@
-"""Calls that backups, restores and links make: a moment without decisions, records at given offsets, ids beyond those
-in use.
+"""Calls that backups, restores and links make: a pause of decisions, records at given offsets, ids beyond those in use.
 
 Kafka has none of them.
 """
@@ -14,14 +13,14 @@ from tidelog.model.ids import NO_OFFSET, NO_PRODUCER_ID, LeaderEpoch, Offset, Pr
 from tidelog.proto.calls.request import Change, Request, Response
 
 HOLD_MS_MAX: Final = 10_000
-"""Longest time for which one request keeps transactions from being decided."""
+"""Maximum time for which one request keeps transactions from being decided."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldTransactionsRequest(Request["HoldTransactionsResponse"]):
-    """Let the coordinators on the node that is asked decide nothing for ``hold_ms`` (at most :data:`HOLD_MS_MAX`; 0
-    ends the hold at once). Asking again under the same ``hold_id`` prolongs the hold. While another hold is in force,
-    the node answers CONCURRENT_TRANSACTIONS."""
+    """Stops the receiving node's coordinators from deciding for ``hold_ms`` (at most :data:`HOLD_MS_MAX`; 0 ends the
+    hold immediately). Repeating it with the same ``hold_id`` prolongs the hold. While another hold is in force, the
+    node answers CONCURRENT_TRANSACTIONS."""
 
     hold_id: str
     hold_ms: int
@@ -39,7 +38,7 @@ class HeldLedger:
 @dataclass(frozen=True, slots=True)
 class HeldPartition:
     """A partition of ``__transaction_state``. ``settled``: every decided transaction has its markers, and nothing is
-    being written. ``unbroken``: the hold was in force before this request already, and has been since it began."""
+    being written. ``unbroken``: the hold was already in force before this request, and has been since it began."""
 
     partition: int
     leader_epoch: LeaderEpoch

@@ -1,4 +1,4 @@
-"""The calls of the consumer protocol (KIP-848): the heartbeat, which is also join and leave, and the description.
+"""The calls of the consumer protocol (KIP-848): the heartbeat, which also joins and leaves, and the description.
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Fields and meanings: Kafka's requests of the same names.
 """
@@ -15,7 +15,7 @@ from tidelog.proto.calls.request import Request, Response
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 LEAVE_STATIC_EPOCH: Final = -2
-"""A static member leaves, and may come back within its session timeout."""
+"""A static member leaves, and may return within its session timeout."""
 UNCHANGED_MS: Final = -1
 
 
@@ -39,7 +39,7 @@ class IdAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
-    """``member_epoch``: 0 joins, -1 leaves, -2 leaves for a while. None, or a timeout of -1: as before.
+    """``member_epoch``: 0 joins, -1 leaves, -2 leaves temporarily. None, or a timeout of -1: unchanged.
     ``topics`` and ``regex`` are what the member wants, ``owned`` what it has now. ``client_id`` stands in Kafka's
     request header. An empty member id (version 0) asks for one."""
 
@@ -58,7 +58,7 @@ class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatResponse(Response):
-    """``assignment``: what the member may have now; None: as before."""
+    """``assignment``: what the member may have now; None: unchanged."""
 
     error: ErrorCode
     error_message: str = ""
@@ -77,7 +77,7 @@ class NamedPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """``assignment``: what it has; ``target``: what it is to have."""
+    """``assignment``: what it has; ``target``: what it will have."""
 
     member_id: str
     instance_id: str | None
@@ -93,7 +93,7 @@ class ConsumerGroupMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedConsumerGroup:
-    """``error`` GROUP_ID_NOT_FOUND for a group that is not there or speaks the classic protocol."""
+    """``error`` GROUP_ID_NOT_FOUND for a group that does not exist or uses the classic protocol."""
 
     group_id: str
     error: ErrorCode

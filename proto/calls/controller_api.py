@@ -106,7 +106,7 @@ class AlterPartitionItem:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionRequest(Request["AlterPartitionResponse"]):
-    """A leader asks for another ISR (KIP-497)."""
+    """A leader requests another ISR (KIP-497)."""
 
     node_id: NodeId
     broker_epoch: BrokerEpoch
@@ -115,7 +115,7 @@ class AlterPartitionRequest(Request["AlterPartitionResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class AlteredPartition:
-    """The partition's state after the change, or as it stands where ``error`` is set."""
+    """The partition's state after the change, or the current one if ``error`` is set."""
 
     topic_id: TopicId
     partition: int
@@ -141,7 +141,7 @@ class DirectoryAssignment:
 
 @dataclass(frozen=True, slots=True)
 class AssignReplicasToDirsRequest(Request["AssignReplicasToDirsResponse"]):
-    """A broker says where its replicas stand (KIP-858)."""
+    """A broker reports the directories of its replicas (KIP-858)."""
 
     node_id: NodeId
     broker_epoch: BrokerEpoch
@@ -167,7 +167,7 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReportLogEndsRequest(Request["ReportLogEndsResponse"]):
-    """A broker says how far its logs reach, of partitions whose safe replicas all stopped uncleanly (KIP-966)."""
+    """A broker reports its log ends, for partitions whose safe replicas all stopped uncleanly (KIP-966)."""
 
     node_id: NodeId
     broker_epoch: BrokerEpoch
@@ -181,7 +181,7 @@ class ReportLogEndsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class RegisterControllerRequest(Request["RegisterControllerResponse"]):
-    """A controller says which levels it knows, at its start (KIP-919's ControllerRegistration)."""
+    """A controller reports the levels that it supports, at its start (KIP-919's ControllerRegistration)."""
 
     cluster_id: str
     node_id: NodeId

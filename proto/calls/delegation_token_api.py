@@ -1,8 +1,7 @@
 """The calls about delegation tokens (KIP-48, KIP-373): create, renew, expire and describe them.
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Principals are texts such as ``User:alice``, times are milliseconds
-since 1970. A ``requester`` is what a broker tells the controller of its client; what a client says itself counts for
-nothing.
+since 1970. A broker fills in ``requester`` for the controller; what a client puts there is ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tidelog.proto.calls.request import Change, Request, Response
 
 @dataclass(frozen=True, slots=True)
 class CreateDelegationTokenRequest(Change["CreateDelegationTokenResponse"]):
-    """``owner`` ``None``: the caller. ``max_lifetime_ms`` of 0 or less: as long as the cluster lets it live."""
+    """``owner`` ``None``: the caller. ``max_lifetime_ms`` of 0 or less: the cluster's maximum."""
 
     owner: str | None = None
     renewers: tuple[str, ...] = ()
@@ -47,7 +46,7 @@ class CreateDelegationTokenResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class RenewDelegationTokenRequest(Change["RenewDelegationTokenResponse"]):
-    """``renew_period_ms`` of 0 or less: as long as the cluster renews it for."""
+    """``renew_period_ms`` of 0 or less: the cluster's maximum."""
 
     hmac: bytes = field(repr=False)
     renew_period_ms: int = -1
@@ -56,7 +55,7 @@ class RenewDelegationTokenRequest(Change["RenewDelegationTokenResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class RenewDelegationTokenResponse(Response):
-    """``token_id``: which token it was, for whoever showed its HMAC."""
+    """``token_id``: the token's id, for a caller that presented its HMAC."""
 
     error: ErrorCode
     expiry_timestamp_ms: int = -1
@@ -66,7 +65,7 @@ class RenewDelegationTokenResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ExpireDelegationTokenRequest(Change["ExpireDelegationTokenResponse"]):
-    """Let a token expire after so long; ``expiry_time_period_ms`` below 0 removes it at once."""
+    """Lets a token expire after this time; ``expiry_time_period_ms`` below 0 removes it immediately."""
 
     hmac: bytes = field(repr=False)
     expiry_time_period_ms: int = -1
@@ -75,7 +74,7 @@ class ExpireDelegationTokenRequest(Change["ExpireDelegationTokenResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ExpireDelegationTokenResponse(Response):
-    """``token_id``: which token it was, for whoever showed its HMAC."""
+    """``token_id``: the token's id, for a caller that presented its HMAC."""
 
     error: ErrorCode
     expiry_timestamp_ms: int = -1
@@ -85,8 +84,8 @@ class ExpireDelegationTokenResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
-    """The tokens that these own, asked for or may renew; ``all_owners``: everybody's. ``by_id``: of those, the ones
-    of ``token_ids``."""
+    """The tokens that these own, requested or may renew; ``all_owners``: everybody's. ``by_id``: only those in
+    ``token_ids``."""
 
     owners: tuple[str, ...] = ()
     all_owners: bool = False

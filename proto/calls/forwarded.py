@@ -1,4 +1,4 @@
-"""Who asked a broker for what it passes on to the controller (KIP-590)."""
+"""The client behind a request that a broker forwards to the controller (KIP-590)."""
 
 from __future__ import annotations
 

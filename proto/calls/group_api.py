@@ -32,7 +32,7 @@ class FindCoordinatorRequest(Request["FindCoordinatorResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class Coordinator:
-    """``node_id`` is -1 where ``error`` is set; host and port are those of the listener that was asked."""
+    """``node_id`` is -1 if ``error`` is set; host and port are those of the receiving listener."""
 
     key: str
     error: ErrorCode
@@ -52,7 +52,7 @@ class FindCoordinatorResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class GroupProtocol:
-    """A protocol that a member can speak (a consumer's assignor) and what it says under it (its subscription)."""
+    """A protocol that a member supports (a consumer's assignor), with its data for it (its subscription)."""
 
     name: str
     metadata: bytes
@@ -60,10 +60,10 @@ class GroupProtocol:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request["JoinGroupResponse"]):
-    """``member_id`` is empty at first: the coordinator then answers MEMBER_ID_REQUIRED with an id to come
-    back with (KIP-394), except to static members (KIP-345). ``protocols`` in order of preference.
-    ``client_id`` stands in Kafka's request header. ``admit_unknown``: from a client too old to come back with an id,
-    which is let in at once. The answer waits for the other members."""
+    """``member_id`` is empty at first: the coordinator then answers MEMBER_ID_REQUIRED with an id to rejoin with
+    (KIP-394), except to static members (KIP-345). ``protocols`` in order of preference. ``client_id`` stands in Kafka's
+    request header. ``admit_unknown``: from a client too old to rejoin with an id, which is admitted immediately. The
+    answer waits for the other members."""
 
     group_id: str
     session_timeout_ms: int
@@ -144,7 +144,7 @@ class HeartbeatResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """By id, or a static member by its instance id alone (``member_id`` empty: an administrator removes it)."""
+    """By id, or a static member only by its instance id (``member_id`` empty: an administrator removes it)."""
 
     member_id: str
     group_instance_id: str | None = None
@@ -266,7 +266,7 @@ class OffsetFetchResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class OffsetDeleteRequest(Request["OffsetDeleteResponse"]):
-    """Forget committed offsets of partitions that no member is subscribed to (KIP-496)."""
+    """Deletes committed offsets of partitions that no member is subscribed to (KIP-496)."""
 
     group_id: str
     partitions: tuple[GroupPartition, ...]
@@ -299,7 +299,7 @@ class ListGroupsRequest(Request["ListGroupsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ListedGroup:
-    """``protocol_type`` is empty for a group of offsets alone; ``group_type`` is "classic" or "consumer"."""
+    """``protocol_type`` is empty for a group with only offsets; ``group_type`` is "classic" or "consumer"."""
 
     group_id: str
     protocol_type: str
@@ -333,7 +333,7 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """``error`` GROUP_ID_NOT_FOUND and state "Dead" for a group that is not there (KIP-1043). The same, but for its
+    """``error`` GROUP_ID_NOT_FOUND and state "Dead" for a missing group (KIP-1043). The same, except for its
     ``protocol_type``, for one of the consumer protocol."""
 
     group_id: str

@@ -29,7 +29,7 @@ class QuotaEntity:
 
 @dataclass(frozen=True, slots=True)
 class QuotaFilter:
-    """``match_type``: "exact" takes the entity named ``match``, "default" the default, "specified" any."""
+    """``match_type``: "exact" matches the entity named ``match``, "default" the default, "specified" any."""
 
     entity_type: str
     match_type: str
@@ -103,12 +103,12 @@ class AlterClientQuotasResponse(Response):
 
 
 def wire_entity(entity: ClientQuotaEntity) -> tuple[QuotaEntity, ...]:
-    """As it goes over the wire."""
+    """Convert an entity for the wire."""
     named = ((USER, entity.user), (CLIENT_ID, entity.client_id), (IP, entity.ip))
     return tuple(QuotaEntity(kind, name or None) for kind, name in named if name is not None)
 
 
 def client_entity(entity: Iterable[QuotaEntity]) -> ClientQuotaEntity:
-    """Undo :func:`wire_entity`. Types that this version does not know are left out."""
+    """Convert from :func:`wire_entity`. Types that this version does not know are left out."""
     named = {part.entity_type: part.entity_name or "" for part in entity}
     return ClientQuotaEntity(named.get(USER), named.get(CLIENT_ID), named.get(IP))

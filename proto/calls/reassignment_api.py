@@ -14,9 +14,9 @@ from tidelog.model.ids import NodeId
 from tidelog.proto.calls.request import Change, Request, Response
 
 PREFERRED: Final = "preferred"
-"""The first replica is to lead."""
+"""The first replica should lead."""
 UNCLEAN: Final = "unclean"
-"""Any live replica is to lead rather than none; what it lacks is lost."""
+"""Any live replica should lead rather than none; records that it lacks are lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class NamedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """``replicas``: the nodes that are to have the partition, the preferred leader first. ``cancel``: back to what
-    it was before the reassignment that is under way; then ``replicas`` is empty."""
+    """``replicas``: the partition's future nodes, the preferred leader first. ``cancel``: return to the state before
+    the reassignment in progress; then ``replicas`` is empty."""
 
     topic: str
     partition: int
@@ -38,9 +38,9 @@ class PartitionReassignment:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionReassignmentsRequest(Change["AlterPartitionReassignmentsResponse"]):
-    """Begins, replaces or cancels reassignments; each partition is judged by itself. It answers when that is
-    decided, not when replicas have moved. ``allow_factor_change``: whether a partition may get more or fewer
-    replicas than it has."""
+    """Starts, replaces or cancels reassignments; each partition succeeds or fails by itself. It answers when that is
+    decided, not when replicas have moved. ``allow_factor_change``: whether a partition may get more or fewer replicas
+    than it has."""
 
     partitions: tuple[PartitionReassignment, ...]
     timeout_ms: int = 30_000
@@ -66,7 +66,8 @@ class AlterPartitionReassignmentsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsResponse"]):
-    """``all_partitions`` or those named; one that is not there, or is not moved, is left out of the answer."""
+    """``all_partitions`` or the named ones; missing partitions, and those that are not moving, are left out of the
+    answer."""
 
     partitions: tuple[NamedPartition, ...] = ()
     all_partitions: bool = False
@@ -75,7 +76,8 @@ class ListPartitionReassignmentsRequest(Request["ListPartitionReassignmentsRespo
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """``replicas`` are all of them: those that come (``adding``), those that go (``removing``), and those that stay."""
+    """``replicas``: all of them, those being added (``adding``), those being removed (``removing``), and those that
+    stay."""
 
     topic: str
     partition: int
@@ -103,7 +105,7 @@ class ElectLeadersRequest(Change["ElectLeadersResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ElectLeadersResponse(Response):
-    """Of ``all_partitions``, those that needed no election are left out. ``error`` is that of the whole call."""
+    """With ``all_partitions``, partitions that needed no election are left out. ``error`` is that of the whole call."""
 
     error: ErrorCode
     partitions: tuple[PartitionResult, ...] = ()

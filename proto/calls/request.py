@@ -17,7 +17,7 @@ class Response:
 
 @runtime_checkable
 class Judged(Protocol):
-    """An answer that has one outcome for the request as a whole."""
+    """An answer with one outcome for the whole request."""
 
     @property
     def error(self) -> ErrorCode: ...
@@ -36,7 +36,7 @@ class Request(Generic[R_co]):
 class Change(Request[R_co]):
     """A request that changes the cluster's metadata. A broker answers it once its own image shows the change.
 
-    ``forwarded``: the client for whom a broker sends it to the controller; ``None`` for the sender itself. A broker
-    overwrites what clients put there."""
+    ``forwarded``: the client on whose behalf a broker sends it to the controller; ``None`` for the sender itself. A
+    broker overwrites what clients put there."""
 
     forwarded: Forwarded | None = None

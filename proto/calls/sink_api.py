@@ -20,8 +20,8 @@ from tidelog.proto.calls.request import Request, Response
 
 @dataclass(frozen=True, slots=True)
 class BeginSinkTransactionRequest(Request["BeginSinkTransactionResponse"]):
-    """A transaction of its own for one attempt, whose name must never be used twice; asked again, the same one. A job
-    that the ledger does not know takes the sink over."""
+    """Requests a transaction for one attempt, whose name must never be used twice; repeating it returns the same one. A
+    job that the ledger does not know takes over the sink."""
 
     sink: str
     batch: int
@@ -31,8 +31,8 @@ class BeginSinkTransactionRequest(Request["BeginSinkTransactionResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class BeginSinkTransactionResponse(Response):
-    """``already_committed``: there is nothing to write, the batch is decided; ``last_batch`` is the last that is, and
-    ``last_job`` the job that it is of."""
+    """``already_committed``: there is nothing to write, the batch is decided; ``last_batch`` is the last decided batch,
+    and ``last_job`` its job."""
 
     error: ErrorCode
     transactional_id: str = ""
@@ -46,7 +46,7 @@ class BeginSinkTransactionResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class SinkWinner:
-    """A prepared transaction that is to be committed."""
+    """A prepared transaction to commit."""
 
     attempt: str
     producer_id: ProducerId
@@ -55,8 +55,8 @@ class SinkWinner:
 
 @dataclass(frozen=True, slots=True)
 class CommitBatchRequest(Request["CommitBatchResponse"]):
-    """Commit these transactions of the job and abort all others of the sink, by one record batch. To ask again is
-    answered alike."""
+    """Commits these transactions of the job and aborts all others of the sink, by one record batch. Repeating it gets
+    the same answer."""
 
     sink: str
     batch: int
@@ -77,7 +77,7 @@ class CommitBatchResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class AbortJobRequest(Request["AbortJobResponse"]):
-    """Fence the job and abort its transactions."""
+    """Fences the job and aborts its transactions."""
 
     sink: str
     batch: int
@@ -86,7 +86,7 @@ class AbortJobRequest(Request["AbortJobResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class AbortJobResponse(Response):
-    """``already_committed``: nothing was done, as the batch is decided."""
+    """``already_committed``: nothing was done, because the batch is decided."""
 
     error: ErrorCode
     already_committed: bool = False
@@ -143,7 +143,7 @@ class DescribeSinksResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ListSinksRequest(Request["ListSinksResponse"]):
-    """Those whose ledgers this broker keeps."""
+    """The sinks whose ledgers this broker keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class ListSinksResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class DeleteSinkRequest(Request["DeleteSinkResponse"]):
-    """Forget a ledger: its batches begin anew. Refused with INVALID_TXN_STATE while it has transactions."""
+    """Deletes a ledger: its batches start again. Refused with INVALID_TXN_STATE while it has transactions."""
 
     sink: str
 

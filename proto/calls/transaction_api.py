@@ -57,7 +57,7 @@ class InitProducerIdResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsTransaction:
-    """``verify_only``: ask whether they are in the transaction already (the first transaction protocol)."""
+    """``verify_only``: ask whether they are already in the transaction (the first transaction protocol)."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -94,8 +94,8 @@ class AddPartitionsToTxnResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class AddOffsetsToTxnRequest(Request["AddOffsetsToTxnResponse"]):
-    """The group's partition of ``__consumer_offsets`` takes part (the first protocol; else the group's
-    coordinator asks for it)."""
+    """Adds the group's partition of ``__consumer_offsets`` (the first protocol; in the second, the group's coordinator
+    asks for it)."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -136,9 +136,9 @@ class TxnOffsetCommitResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class PrepareTransactionRequest(Request["PrepareTransactionResponse"]):
-    """Freeze a transaction for an outside decision: nothing more is taken in, it does not time out, and whoever
-    knows its id and epoch ends it with EndTxn. Kafka has no such call (KIP-939 leaves the freezing to the
-    client); asking again is answered alike."""
+    """Freezes a transaction for an external decision: it accepts nothing more, does not time out, and anyone who knows
+    its id and epoch ends it with EndTxn. Kafka has no such call (KIP-939 leaves the freezing to the client). Repeating
+    it gets the same answer."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -153,7 +153,7 @@ class PrepareTransactionResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class EndTxnRequest(Request["EndTxnResponse"]):
-    """``bump_epoch``: the second protocol, whose every transaction has an epoch of its own."""
+    """``bump_epoch``: the second protocol, in which every transaction has its own epoch."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -174,8 +174,8 @@ class EndTxnResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """``transaction_version``: 2 where ``producer_epoch`` is the one after the transaction's, so that a marker which
-    comes late cannot end a later transaction (KIP-1228); 1 or 0 where it is the transaction's own."""
+    """``transaction_version``: 2 where ``producer_epoch`` is the one after the transaction's, so that a late marker
+    cannot end a later transaction (KIP-1228); 1 or 0 where it is the transaction's own."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
@@ -233,7 +233,7 @@ class DescribeTransactionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ListTransactionsRequest(Request["ListTransactionsResponse"]):
-    """Those that this broker coordinates; empty filters: all. ``duration_ms`` at least, -1 any (KIP-994).
+    """The transactions that this broker coordinates; empty filters: all. ``duration_ms`` at least, -1 any (KIP-994).
     ``id_pattern``: a regular expression of RE2 that the whole transactional id must match (KIP-1152)."""
 
     states: tuple[str, ...] = ()
@@ -258,7 +258,8 @@ class ListTransactionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class DescribeProducersRequest(Request["DescribeProducersResponse"]):
-    """The producers that a partition's leader knows of, or ``any_replica`` that is asked (KIP-664)."""
+    """Asks for the producers that a partition's leader knows or, with ``any_replica``, the receiving replica
+    (KIP-664)."""
 
     partitions: tuple[GroupPartition, ...]
     any_replica: bool = False

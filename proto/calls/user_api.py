@@ -1,4 +1,4 @@
-"""The calls about users that log in by password: their SCRAM credentials (KIP-554).
+"""The calls about users with passwords: their SCRAM credentials (KIP-554).
 
 Conventions as in :mod:`tidelog.proto.calls.api`. ``mechanism`` is Kafka's number, as in
 :class:`tidelog.security.scram.ScramMechanism`.
@@ -21,7 +21,7 @@ class DescribeUserScramCredentialsRequest(Request["DescribeUserScramCredentialsR
 
 @dataclass(frozen=True, slots=True)
 class DescribedCredential:
-    """What anybody is told of a credential."""
+    """The public part of a credential."""
 
     mechanism: int
     iterations: int
@@ -52,7 +52,7 @@ class ScramDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """The password never travels, but ``salted_password`` is as good as it."""
+    """The password is never sent, but ``salted_password`` is as good as it."""
 
     user: str
     mechanism: int
@@ -84,7 +84,7 @@ class AlteredUser:
 
 @dataclass(frozen=True, slots=True)
 class AlterUserScramCredentialsResponse(Response):
-    """One result for each user that the request names, in its order. ``error`` is that of the whole call."""
+    """One result for each user in the request, in its order. ``error`` is that of the whole call."""
 
     error: ErrorCode
     results: tuple[AlteredUser, ...] = ()
@@ -95,8 +95,8 @@ class AlterUserScramCredentialsResponse(Response):
 class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
     """The next message of a login (KIP-152). Kafka's SaslHandshake is not needed: ``mechanism`` stands here.
 
-    ``exchange`` is empty at first, then what the answer before said. Over gRPC it rides in the metadata of its call, as
-    ``tidelog-login-bin``, and the call's own message is left unread.
+    ``exchange`` is empty at first, then the value of the previous answer. Over gRPC it is sent in the metadata of its
+    call, as ``tidelog-login-bin``, and the call's own message is not read.
     """
 
     mechanism: str
@@ -106,7 +106,7 @@ class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class SaslAuthenticateResponse(Response):
-    """A challenge; or ``session_token``, which goes with every call and stream from then on, to this node."""
+    """A challenge; or ``session_token``, to be sent with every later call and stream to this node."""
 
     error: ErrorCode
     auth_bytes: bytes = field(default=b"", repr=False)
