@@ -95,7 +95,9 @@ def linked_run(directory: Path, seed: int) -> LinkedRun:
             before = len(run.acknowledged)
             _until(lambda: len(run.acknowledged) > before + 100, "producers go on")
             reached = max(dict(run.acknowledged))
-            _until(lambda: _ends(target)[reached[0]] > reached[1], "the link goes on from the new leader")
+            _until(
+                lambda: link.kept() and _ends(target)[reached[0]] > reached[1], "the link goes on from the new leader"
+            )
             _kill_leader(source, rng.choice(PLACES), run, restart=False)
             time.sleep(rng.uniform(*BETWEEN_S))
             run.promised = {row["partition"]: row["offset"] or 0 for row in _status(*at)}
@@ -138,6 +140,12 @@ class _Link:
         self._kill()
         run.kills.append("the link")
         self._process = self._started()
+
+    def kept(self) -> bool:
+        """Start it again if it has ended by itself, as a service is: it does if the target is not there then."""
+        if self._process.poll() is not None:
+            self._process = self._started()
+        return True
 
     def _kill(self) -> None:
         self._process.kill()

@@ -14,7 +14,7 @@ from tidelog.proto.calls.backup_api import ImportRecordsRequest, ImportRecordsRe
 from tidelog.replication.partition.replica import Replica
 from tidelog.storage.disk.log_errors import LogDirFailed
 
-BULK_BYTES: Final = 1024 * 1024
+BULK_BYTES: Final = 256 * 1024
 """A request of so many bytes is taken for one of many."""
 BULK_FLUSH_MS: Final = 250
 """How long such records may wait before they begin to go to disk. Else gigabytes of them would, all at once, when the
