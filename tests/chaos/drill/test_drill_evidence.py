@@ -18,11 +18,14 @@ from tidelog.chaos.drill.evidence import (
     first_seen,
     longest_commit,
     longest_gap,
+    longest_leaderless,
     longest_silence,
     resumed,
 )
 from tidelog.chaos.drill.objectives import WORDS, Judgement, Limits, Objective, judged, limit_words, value_words
 from tidelog.chaos.laboratory.faults.observer import ClusterStanding
+from tidelog.cli.local.watch import PartitionState
+from tidelog.model.ids import TopicPartition
 
 
 def test_a_partition_is_back_with_the_first_record_that_was_sent_after_the_fault() -> None:
@@ -78,6 +81,17 @@ def test_what_was_seen_before_the_fault_does_not_count() -> None:
     seen = [Seen(0.5, ClusterStanding(3)), Seen(1.5, ClusterStanding(-1)), Seen(2.0, ClusterStanding(2))]
     assert first_seen(seen, 1.0, lambda standing: standing.controller == 2) == 1.0
     assert first_seen(seen, 1.0, lambda standing: standing.controller == 3) is None
+
+
+def test_how_long_a_partition_was_seen_without_a_leader() -> None:
+    def seen(at_s: float, *leaders: int) -> Seen:
+        partitions = {TopicPartition("t", n): PartitionState(leader, (1,), (1,)) for n, leader in enumerate(leaders)}
+        return Seen(at_s, ClusterStanding(1, partitions=partitions))
+
+    looks = [seen(0.0, 1, 2), seen(1.0, -1, 2), seen(1.4, -1, -1), Seen(1.5, ClusterStanding()), seen(1.7, 2, -1)]
+    assert longest_leaderless(looks, 0.0, 1.8) == pytest.approx(0.7)
+    assert longest_leaderless(looks, 0.0, 3.0) == pytest.approx(1.6), "it still has none"
+    assert longest_leaderless(looks[:1], 0.0, 3.0) == 0.0
 
 
 @pytest.mark.parametrize(
