@@ -41,6 +41,7 @@ _COMMANDS: Final = {
     "acls": ("access.acls:acls", "List, add and remove access control lists."),
     "quotas": ("access.quotas:quotas", "Show and change quotas of users, client ids and addresses."),
     "users": ("access.users:users", "List users with passwords; set and delete passwords."),
+    "login": ("access.login:login", "Try a password at a cluster, and keep it in the cluster's profile."),
     "tokens": ("access.tokens:tokens", "Create, renew, expire and list delegation tokens."),
     "configs": ("administration.configs:configs", "Show and change settings of topics, groups and brokers."),
     "client-metrics": (

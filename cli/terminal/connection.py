@@ -16,7 +16,7 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster, default_directory
 from tidelog.cli.local.secured import client_file
 from tidelog.cli.terminal.secret_files import names_secret, warn_of_readable_secret
-from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load
+from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load, with_password
 from tidelog.client.config.security import JAAS, KAFKA_NAMES, STORE_TYPES, TEXTS
 from tidelog.client.config.settings import parse_bootstrap
 from tidelog.model.settings.config_def import ConfigError, unknown_setting
@@ -60,7 +60,7 @@ def _address(context: click.Context, said: str | None) -> str:
     named = context.meta.get(_PROFILE) or _given_before(context, "profile")
     if context.get_parameter_source("bootstrap") is not ParameterSource.COMMANDLINE:
         said = _given_before(context, "bootstrap") or (None if named else said)
-    profile = {} if said and not (named or os.environ.get(PROFILE_ENV)) else load().find(named)
+    profile = {} if said and not (named or os.environ.get(PROFILE_ENV)) else with_password(load().find(named))
     address = profile.pop(BOOTSTRAP, None)
     if not (said or address) and (path := client_file(default_directory())) is not None:
         profile = {**read_command_config(path), **profile}

@@ -10,6 +10,9 @@ The file is ``$XDG_CONFIG_HOME/tidelog/profiles.toml``, by default ``~/.config/t
     ssl_cafile = "keys/ca.pem"
 
 A path that is not absolute starts at the file's folder. Nobody but its owner may read the file.
+
+``sasl_password_command`` names a program instead of a password, such as a password manager's. It is run without a shell
+whenever the profile is used; the first line that it prints is the password.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import subprocess
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +34,11 @@ from tidelog.model.settings.config_def import ConfigError, unknown_setting
 
 PROFILE_ENV: Final = "TIDELOG_PROFILE"
 BOOTSTRAP: Final = "bootstrap_servers"
-SETTINGS: Final = (BOOTSTRAP, *TEXTS)
+PASSWORD: Final = "sasl_password"
+PASSWORD_COMMAND: Final = "sasl_password_command"
+COMMAND_TIMEOUT_S: Final = 60.0
+"""For the program, which may ask its user."""
+SETTINGS: Final = (BOOTSTRAP, PASSWORD_COMMAND, *TEXTS)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
@@ -61,7 +70,35 @@ def profile(name: str | None = None) -> dict[str, Any]:
     Without a name: those of ``$TIDELOG_PROFILE``, else of the file's default, else none. Raises
     :class:`~tidelog.errors.ConfigError` if there is no such profile, or the file is wrong or may be read by others.
     """
-    return load().find(name)
+    return with_password(load().find(name))
+
+
+def with_password(settings: dict[str, str]) -> dict[str, str]:
+    """The same settings; the password in the place of the program that tells it. Raises :class:`ConfigError`."""
+    found = dict(settings)
+    if (command := found.pop(PASSWORD_COMMAND, None)) is not None:
+        found[PASSWORD] = password_of(command)
+    return found
+
+
+def password_of(command: str) -> str:
+    """The first line that a program prints. Raises :class:`ConfigError`, which has nothing of what it printed."""
+    try:
+        words = shlex.split(command)
+        ran = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=COMMAND_TIMEOUT_S)
+    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
+        reason = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise ConfigError(f"{PASSWORD_COMMAND}: {command!r} cannot be run: {reason}") from None
+    if ran.returncode:
+        raise ConfigError(f"{PASSWORD_COMMAND}: {command!r} ended with code {ran.returncode}")
+    first = ran.stdout.partition(b"\n")[0].removesuffix(b"\r")
+    try:
+        password = first.decode()
+    except UnicodeDecodeError:
+        password = ""
+    if not password:
+        raise ConfigError(f"{PASSWORD_COMMAND}: expected {command!r} to print a password in its first line")
+    return password
 
 
 def location() -> Path:
@@ -125,6 +162,8 @@ def _checked(name: str, table: Mapping[str, object], folder: Path) -> dict[str, 
         if not isinstance(value, str):
             raise ConfigError(f"profile {name}: {setting}: expected a string, found {value!r}")
         found[setting] = os.path.join(folder, value) if setting.endswith("file") else value
+    if PASSWORD in found and PASSWORD_COMMAND in found:
+        raise ConfigError(f"profile {name}: expected {PASSWORD} or {PASSWORD_COMMAND}, found both")
     if BOOTSTRAP not in found:
         raise ConfigError(f"profile {name}: expected {BOOTSTRAP}, found {', '.join(found) or 'no settings'}")
     parse_bootstrap(found[BOOTSTRAP])

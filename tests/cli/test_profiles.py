@@ -175,7 +175,7 @@ def test_a_file_that_others_may_read_is_refused() -> None:
 
 NAMES = st.from_regex(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,10}\Z")
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20).map(lambda text: f"/{text}")
-OTHERS = st.dictionaries(st.sampled_from(SETTINGS[1:]), TEXTS)
+OTHERS = st.dictionaries(st.sampled_from(SETTINGS[2:]), TEXTS)
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

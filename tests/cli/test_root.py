@@ -22,6 +22,7 @@ WITHOUT_JSON = {
     "profile create": "what it made is a file, which `profile list --json` shows",
     "profile use": "the same",
     "profile delete": "the same",
+    "login": "the same",
     "security init": "what it made is files",
     "security issue": "the same",
     "links run": "it copies until it is stopped, and prints nothing but its log",

@@ -60,7 +60,7 @@ def set_user(
     """
     from tidelog import Admin, ScramCredentialInfo, UserScramCredentialUpsertion
 
-    password = _password(password_file)
+    password = read_password(password_file)
     made = _mechanisms(mechanisms) or [ScramMechanism.SCRAM_SHA_512]
     with Admin(bootstrap, **secured()) as admin:
         for how in made:
@@ -99,9 +99,10 @@ def _mechanisms(names: tuple[str, ...]) -> list[ScramMechanism]:
     return [BY_SASL_NAME[name] for name in dict.fromkeys(names)]
 
 
-def _password(path: str | None) -> str:
+def read_password(path: str | None, *, twice: bool = True) -> str:
+    """The first line of a file, or of stdin for ``-``; without one, ask. ``twice``: it is a new one."""
     if path is None:
-        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=twice, err=True))
     text = sys.stdin.readline() if path == STDIN else Path(path).read_text(encoding="utf-8")
     first = text.partition("\n")[0].removesuffix("\r")
     if not first:

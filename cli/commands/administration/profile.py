@@ -6,12 +6,11 @@ from pathlib import Path
 
 import click
 
-from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.private_files import DIRECTORY_MODE, replace_private
 from tidelog.cli.terminal.connection import read_command_config
 from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.saved_profiles import save
 from tidelog.client.config.admin import AdminConfig
-from tidelog.client.config.profiles import BOOTSTRAP, Profiles, check_name, format_profiles, load, location
+from tidelog.client.config.profiles import BOOTSTRAP, Profiles, check_name, load, location
 from tidelog.client.config.settings import parse_bootstrap
 
 
@@ -46,7 +45,7 @@ def create(name: str, bootstrap: str, config: Path | None, use: bool) -> None:
     client.login()
     profiles = load()
     settings = {BOOTSTRAP: bootstrap, **security}
-    _save(Profiles(name if use else profiles.default, {**profiles.named, name: settings}))
+    save(Profiles(name if use else profiles.default, {**profiles.named, name: settings}))
     say(f"{'made' if name not in profiles.named else 'replaced'} profile {name} in {location()}")
 
 
@@ -73,7 +72,7 @@ def use(name: str | None, none: bool) -> None:
     profiles = load()
     if name is not None:
         profiles.find(name)
-    _save(Profiles(name, profiles.named))
+    save(Profiles(name, profiles.named))
     say("commands use no profile now" if name is None else f"commands use profile {name} now")
 
 
@@ -84,18 +83,9 @@ def delete(name: str) -> None:
     profiles = load()
     profiles.find(name)
     left = {other: settings for other, settings in profiles.named.items() if other != name}
-    _save(Profiles(None if profiles.default == name else profiles.default, left))
+    save(Profiles(None if profiles.default == name else profiles.default, left))
     say(f"removed profile {name}")
 
 
 def _absolute(name: str, value: str) -> str:
     return str(Path(value).absolute()) if name.endswith("file") else value
-
-
-def _save(profiles: Profiles) -> None:
-    path = location()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=DIRECTORY_MODE)
-        replace_private(path, format_profiles(profiles))
-    except OSError as error:
-        raise CommandFailed(f"{path}: cannot write it: {error.strerror or error}") from None
