@@ -168,7 +168,7 @@ def read_offsets_file(name: str, lines: Iterable[str], groups: tuple[str, ...]) 
 
 def _number(where: str, what: str, text: str, most: int) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 19 and int(text) <= most):
-        raise CommandFailed(f"{where}: expected {what} of 0 to {most}, found {text!r}")
+        raise CommandFailed(f"{where}: expected {what} from 0 to {most}, found {text!r}")
     return int(text)
 
 

@@ -109,7 +109,7 @@ CASES: list[tuple[str, Facts, Severity, str]] = [
     ("unclean-elections", nodes(metrics(1, (m.UNCLEAN_ELECTIONS, 2), (m.UPTIME, 1e6))), NOTE, "2 unclean elections"),
     ("feature-levels", replace(HEALTHY, features=(Feature("f", 3, 1, 2, ("broker 1",)),)), CRITICAL, "f is at level 3"),
     ("feature-levels", replace(HEALTHY, features=(Feature("f", 1, 1, 2),)), NOTE, "can be raised from 1 to 2"),
-    ("feature-levels", replace(HEALTHY, features=(Feature("f", 1, 1, 1, ("broker 1",)),)), NOTE, "of an older version"),
+    ("feature-levels", replace(HEALTHY, features=(Feature("f", 1, 1, 1, ("broker 1",)),)), NOTE, "on an older version"),
     ("log-directories-failed", disk(failed=True), CRITICAL, "1 log directory failed: node 1 /d"),
     ("disk-space", disk(free_bytes=14), WARNING, "node 1: 14.0 % free"),
     ("disk-space", disk(free_bytes=4), CRITICAL, "node 1: 4.0 % free"),
