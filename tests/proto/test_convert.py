@@ -7,7 +7,7 @@ import inspect
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
@@ -82,6 +82,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False))
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 def test_every_type_survives_the_way_there_and_back(cls: type) -> None:
+    @settings(max_examples=30)  # each run draws others, and most fields are those of other types too
     @given(st.from_type(cls))
     def check(value: Any) -> None:
         assert from_proto(cls, to_proto(value)) == value
