@@ -7,8 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidelog.bench.clusters import create_topic
-from tidelog.cli.local.cluster import LocalCluster
+from tidelog.bench.clusters import create_topic, running
 
 
 def startup(root: Path) -> Mapping[str, float]:
@@ -32,10 +31,7 @@ def _compile() -> None:
 def _start(root: Path, nodes: int) -> float:
     from tidelog import Admin
 
-    cluster = LocalCluster.create(root / "cluster", nodes=nodes)
-    try:
-        cluster.start()
-        cluster.wait_ready()
+    with running(root, nodes) as cluster:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, "bench", partitions=1, copies=nodes)
         first_record(cluster.bootstrap, "bench")
@@ -44,9 +40,6 @@ def _start(root: Path, nodes: int) -> float:
         cluster.start()
         first_record(cluster.bootstrap, "bench")
         return time.perf_counter() - started
-    finally:
-        for node_id in cluster.nodes:
-            cluster.kill(node_id)
 
 
 def first_record(bootstrap: str, topic: str, timeout_s: float = 60.0, partition: int | None = None) -> None:

@@ -7,7 +7,7 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster, default_directory
 from tidelog.cli.local.secured import client_file
+from tidelog.cli.terminal.output import json_option
 from tidelog.cli.terminal.secret_files import names_secret, warn_of_readable_secret
 from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load, with_password
 from tidelog.client.config.security import JAAS, KAFKA_NAMES, STORE_TYPES, TEXTS
@@ -22,6 +23,9 @@ from tidelog.client.config.settings import parse_bootstrap
 from tidelog.model.settings.config_def import ConfigError, unknown_setting
 from tidelog.model.settings.listener_security import PEM
 from tidelog.model.settings.properties import parse_properties
+
+if TYPE_CHECKING:
+    from tidelog import Admin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -104,6 +108,11 @@ def bootstrap_option(command: F) -> F:
     return _with_settings(addressed)
 
 
+def cluster_options(command: F) -> F:
+    """Give a command ``--bootstrap`` and ``--json``."""
+    return bootstrap_option(json_option(command))
+
+
 def running_cluster_option(text: str) -> Callable[[F], F]:
     """Give a command an optional ``--bootstrap HOST:PORT,…``: only an address or profile named for this command counts.
     ``text``: the option's help."""
@@ -145,6 +154,13 @@ def _with_settings(command: F) -> F:
 def secured() -> dict[str, Any]:
     """Return the settings of ``--command-config`` or the profile, for each client that the command makes."""
     return dict(click.get_current_context().meta.get(_SECURED, {}))
+
+
+def admin_client(bootstrap: str) -> Admin:
+    """An admin client with these settings. The SDK is imported here, so that commands without a cluster start fast."""
+    from tidelog import Admin
+
+    return Admin(bootstrap, **secured())
 
 
 def _keep_profile(context: click.Context, _: click.Parameter, value: str | None) -> None:

@@ -28,6 +28,17 @@ def parse_settings(items: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
+def options(*given: Callable[[F], F]) -> Callable[[F], F]:
+    """Give a command all of these; its help begins with the last one."""
+
+    def give(command: F) -> F:
+        for option in given:
+            command = option(command)
+        return command
+
+    return give
+
+
 def settings_option(text: str, name: str = "--set", *, taken: Mapping[str, str] = EMPTY) -> Callable[[F], F]:
     """Give a command ``--set name=value``; it receives ``settings`` as a dictionary. ``taken``: settings that the
     command itself sets, each with what to use instead."""

@@ -14,7 +14,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.cluster.backoff import Backoff
@@ -37,6 +37,8 @@ _FIXED: Final = {"enable_auto_commit": False, "isolation_level": "read_committed
 
 Outputs = ProducerRecord | Iterable[ProducerRecord] | None
 """Nothing, one record to be written, or several."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +109,40 @@ def _arguments(record: ProducerRecord) -> dict[str, Any]:
     }
 
 
-class AsyncTransform:
+class _Transform(Generic[F]):
+    """What both forms share but for the waiting."""
+
+    def __init__(
+        self,
+        function: F,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        topics: Sequence[str] | str,
+        group_id: str,
+        transactional_id: str | None = None,
+        consumer_settings: dict[str, Any] | None = None,
+        producer_settings: dict[str, Any] | None = None,
+        _network: Network | None = None,
+        _background: BackgroundLoop | None = None,
+        _clock: Clock | None = None,
+        _rng: random.Random | None = None,
+    ) -> None:
+        self._plan = _Plan(function, topics, group_id, transactional_id, consumer_settings, producer_settings, _rng)
+        self._bootstrap = bootstrap_servers
+        inside = {"_network": _network, "_background": _background, "_clock": _clock, "_rng": _rng}
+        self._inside: dict[str, Any] = {name: given for name, given in inside.items() if given is not None}
+        self._stopping = threading.Event()
+
+    @property
+    def counts(self) -> TransformCounts:
+        return self._plan.counts
+
+    def stop(self) -> None:
+        """From any thread, or a signal handler: finish the current transaction, then let ``run`` return."""
+        self._stopping.set()
+
+
+class AsyncTransform(_Transform[Callable[[ConsumerRecord], Outputs | Awaitable[Outputs]]]):
     """Reads ``topics`` as a member of ``group_id``, calls ``function(record)`` with each record, and writes the
     :class:`ProducerRecord`\\ s that it returns (one, several, or ``None``); ``tidelog.aio.Transform``.
 
@@ -120,33 +155,6 @@ class AsyncTransform:
     fix (``ProducerFencedError`` …). Run it again, and it continues where it was.
     """
 
-    def __init__(
-        self,
-        function: Callable[[ConsumerRecord], Outputs | Awaitable[Outputs]],
-        bootstrap_servers: str | Sequence[str],
-        *,
-        topics: Sequence[str] | str,
-        group_id: str,
-        transactional_id: str | None = None,
-        consumer_settings: dict[str, Any] | None = None,
-        producer_settings: dict[str, Any] | None = None,
-        _network: Network | None = None,
-        _clock: Clock | None = None,
-        _rng: random.Random | None = None,
-    ) -> None:
-        self._plan = _Plan(function, topics, group_id, transactional_id, consumer_settings, producer_settings, _rng)
-        self._bootstrap = bootstrap_servers
-        self._inside: dict[str, Any] = {"_network": _network, "_clock": _clock, "_rng": _rng}
-        self._stopping = False
-
-    @property
-    def counts(self) -> TransformCounts:
-        return self._plan.counts
-
-    def stop(self) -> None:
-        """Finish the current transaction, then let :meth:`run` return."""
-        self._stopping = True
-
     async def run(self) -> TransformCounts:
         """Run until :meth:`stop` or an error."""
         plan = self._plan
@@ -156,7 +164,7 @@ class AsyncTransform:
         ):
             consumer.subscribe(plan.topics)
             await producer.init_transactions()
-            while not self._stopping:
+            while not self._stopping.is_set():
                 records = await consumer.poll(POLL_S)
                 if not records:
                     continue
@@ -183,7 +191,7 @@ class AsyncTransform:
         return written
 
 
-class Transform:
+class Transform(_Transform[Callable[[ConsumerRecord], Outputs]]):
     """Reads ``topics`` as a member of ``group_id``, calls ``function(record)`` with each record, and writes the
     :class:`ProducerRecord`\\ s that it returns (one, several, or ``None``).
 
@@ -200,39 +208,6 @@ class Transform:
     ``consumer_settings`` say otherwise. ``run()`` ends after :meth:`stop`, or with an error: the function's own, or
     one that a retry does not fix (``ProducerFencedError`` …). Run it again, and it goes on where it was.
     """
-
-    def __init__(
-        self,
-        function: Callable[[ConsumerRecord], Outputs],
-        bootstrap_servers: str | Sequence[str],
-        *,
-        topics: Sequence[str] | str,
-        group_id: str,
-        transactional_id: str | None = None,
-        consumer_settings: dict[str, Any] | None = None,
-        producer_settings: dict[str, Any] | None = None,
-        _network: Network | None = None,
-        _background: BackgroundLoop | None = None,
-        _clock: Clock | None = None,
-        _rng: random.Random | None = None,
-    ) -> None:
-        self._plan = _Plan(function, topics, group_id, transactional_id, consumer_settings, producer_settings, _rng)
-        self._bootstrap = bootstrap_servers
-        self._inside: dict[str, Any] = {
-            "_network": _network,
-            "_background": _background,
-            "_clock": _clock,
-            "_rng": _rng,
-        }
-        self._stopping = threading.Event()
-
-    @property
-    def counts(self) -> TransformCounts:
-        return self._plan.counts
-
-    def stop(self) -> None:
-        """Finish the current transaction, then let :meth:`run` return. Call it from any thread or signal handler."""
-        self._stopping.set()
 
     def run(self) -> TransformCounts:
         """Run until :meth:`stop` or an error."""

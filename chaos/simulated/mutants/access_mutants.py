@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Mutant
@@ -12,44 +13,42 @@ _CHANGE: Final = "tidelog.metadata_quorum.image.change"
 _CHANGES: Final = "tidelog.metadata_quorum.controller.acl_changes"
 _GUARD: Final = "tidelog.broker.access.guard"
 
+mutant: Final = partial(Mutant, scenario="access")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="revoked-right-stays",
         rule="no right outlives the image",
         what="A node hears of an entry that is gone and goes on deciding by it.",
         module=_ACCESS,
         old="                self.authorizer.remove(acl_id)\n                continue\n",
         new="                continue\n",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="change-of-rights-goes-unsaid",
         rule="no right outlives the image",
         what="An image drops an entry, and what is told of the change leaves that out.",
         module=_CHANGE,
         old="                self._acls.drop(record.acl_id)\n                self._acls_changed.add(record.acl_id)\n",
         new="                self._acls.drop(record.acl_id)\n",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="decision-cached-for-ever",
         rule="no right outlives the image",
         what="What was decided once is decided so until the cache is full, whatever entries come and go.",
         module=_AUTHORIZER,
         old="    def _changed(self) -> None:\n        self._cached.clear()\n",
         new="    def _changed(self) -> None:\n",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="restarted-node-knows-no-rights",
         rule="a node decides as its image says",
         what="A node that starts takes over everything in its metadata but the entries, and denies what is allowed.",
         module=_CHANGE,
         old="        acls=frozenset(acl for acl in {*old.acls, *new.acls}",
         new="        acls=frozenset(acl for acl in {*old.acls}",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="first-entry-decides",
         rule="an entry that denies comes before all that allow",
         what="Behind an entry that allows nobody looks for one that denies.",
@@ -58,9 +57,8 @@ MUTANTS: Final = (
         "                    if acl.operation is _ALL or acl.operation is operation:\n",
         new="                if acl.permission is PermissionType.DENY:\n"
         "                    if allowing is None and (acl.operation is _ALL or acl.operation is operation):\n",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="whoever-describes-may-read",
         rule="every request has the permission that it needs",
         what="A fetch on a stream asks for DESCRIBE, which a writer has too.",
@@ -68,18 +66,16 @@ MUTANTS: Final = (
         old="        faults = [topic_by_id(image, part.topic_id, access, READ) for part in request.partitions]\n",
         new="        from tidelog.broker.access.resources import DESCRIBE\n\n"
         "        faults = [topic_by_id(image, part.topic_id, access, DESCRIBE) for part in request.partitions]\n",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="controller-trusts-brokers",
         rule="the active controller judges a change for the client that a broker names",
         what="A controller does what a broker passes on, which judged it by an older image.",
         module="tidelog.broker.access.forwarded",
         old="        return await rule(request, access, image(), lambda passed: handler(passed, context))\n",
         new="        return await handler(request, context)\n",
-        scenario="access",
     ),
-    Mutant(
+    mutant(
         id="revocation-is-not-stored",
         rule="what an administrator was told is so",
         what="An administrator is told that an entry is deleted, and sometimes it stays.",
@@ -87,6 +83,5 @@ MUTANTS: Final = (
         old="    return Decision(tuple(gone.values()), DeleteAclsResponse(ErrorCode.NONE, tuple(results)))\n",
         new="    kept = () if len(image.acls) % 3 == 0 else tuple(gone.values())\n"
         "    return Decision(kept, DeleteAclsResponse(ErrorCode.NONE, tuple(results)))\n",
-        scenario="access",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Mutant
@@ -12,62 +13,58 @@ _PLAN: Final = "tidelog.storage.cleaner.plan"
 _COMPACTION: Final = "tidelog.storage.log.log_compaction"
 _CHAIN: Final = "tidelog.storage.segments.segment_chain"
 
+mutant: Final = partial(Mutant, scenario="compaction")
+
 MUTANTS: Final[tuple[Mutant, ...]] = (
-    Mutant(
+    mutant(
         id="cleaner-drops-a-live-key",
         rule="latest stays",
         what="A record goes though it is the last of its key.",
         module=_FILTER,
         old="                if offset < latest(key) or not (has_value or keeps_tombstones):\n",
         new="                if offset <= latest(key) or not (has_value or keeps_tombstones):\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="cleaner-takes-a-hash-for-a-key",
         rule="latest stays",
         what="Two keys whose hashes begin alike are one to the cleaner: the older one's last record goes.",
         module="tidelog.storage.cleaner.offset_map",
         old="    return blake2b(key, digest_size=_HASH_BYTES).digest()\n",
         new="    return blake2b(key, digest_size=1).digest() + bytes(15)\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="cleans-above-the-high-watermark",
         rule="latest stays",
         what="The cleaner goes up to the log's end: a record goes in favour of one that is cut away later.",
         module=_COMPACTION,
         old="        stable = self.last_stable_offset(Offset(high_watermark))\n",
         new="        stable = self.log_end_offset\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="ignores-min-compaction-lag",
         rule="superseded only",
         what="Records younger than min.compaction.lag.ms are compacted away.",
         module=_PLAN,
         old="    if config.min_compaction_lag_ms > 0:\n",
         new="    if config.min_compaction_lag_ms < 0:\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="tombstone-goes-at-once",
         rule="tombstones",
         what="A tombstone goes with the first pass: a reader that is under way never hears of the deletion.",
         module=_FILTER,
         old="        keeps_tombstones = not batch.attributes & DELETE_HORIZON or self._now_ms < batch.base_timestamp\n",
         new="        keeps_tombstones = False\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="delete-retention-not-kept",
         rule="tombstones",
         what="A tombstone goes with the second pass, whatever delete.retention.ms says.",
         module=_FILTER,
         old="        self._horizon_ms = now_ms + delete_retention_ms\n",
         new="        self._horizon_ms = now_ms\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="timestamps-move-with-the-horizon",
         rule="as it was",
         what="A batch bears the time up to which it keeps its tombstones in the place of its base timestamp, and its "
@@ -75,36 +72,32 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         module="tidelog.proto.records.spans",
         old="        shift = base_timestamp - delete_horizon_ms\n",
         new="        shift = 0\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="copy-is-not-synced",
         rule="latest stays",
         what="The cleaned copy takes the place of its originals before it is on the disk (a loss of power takes both).",
         module=_CLEANING,
         old="                file.get().fdatasync()\n",
         new="                file.get()\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="originals-go-before-the-copy-has-its-name",
         rule="latest stays",
         what="The originals are removed while the copy's name is not durable yet.",
         module=_CHAIN,
         old="        self.sync_names()\n        for segment in reversed(old):\n",
         new="        for segment in reversed(old):\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="swap-is-not-finished",
         rule="latest stays",
         what="A start after a crash in the midst of a swap drops the copy, though its originals are gone already.",
         module="tidelog.storage.log.recovery",
         old='_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX, MENDED_SUFFIX)\n',
         new='_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX, MENDED_SUFFIX, SWAP_SUFFIX)\n',
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="forgets-producers",
         rule="producers known",
         what="The last batch of a producer goes when its records do: after a restart its sequence is not known, and a "
@@ -112,24 +105,21 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         module=_FILTER,
         old="        stays = is_last or begins_epoch or self._is_last_of_producer(batch)\n",
         new="        stays = is_last or begins_epoch\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="clean-offset-runs-ahead",
         rule="progress",
         what="A log is noted as clean up to its end, though the pass went only to where it could.",
         module="tidelog.storage.log.cleaner",
         old="                self._logs.store_clean_offset(log, cleaning.end_offset)\n",
         new="                self._logs.store_clean_offset(log, log.log_end_offset)\n",
-        scenario="compaction",
     ),
-    Mutant(
+    mutant(
         id="cleaner-never-looks",
         rule="progress",
         what="No log is ever found to be due.",
         module=_PLAN,
         old="        return self.cleanable_bytes > 0 and (",
         new="        return self.cleanable_bytes < 0 and (",
-        scenario="compaction",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -13,17 +14,18 @@ _CLAIMS: Final = "tidelog.groups.state.consumer_claims"
 _ASSIGNED: Final = "tidelog.client.group.server_assigned"
 _MEMBERSHIP: Final = "tidelog.client.group.consumer_membership"
 
+mutant: Final = partial(Mutant, scenario="consumer-groups")
+
 _COORDINATOR: Final = (
-    Mutant(
+    mutant(
         id="free-though-another-has-it",
         rule="one owner",
         what="The coordinator gives a partition to its next owner while the one before still has it.",
         module=_RECONCILING,
         old="            if owners.get((topic_id, partition), member_id) == member_id:\n",
         new="            if member_id:\n",
-        scenario="consumer-groups",
     ),
-    Mutant(
+    mutant(
         id="epoch-rises-before-all-is-given-up",
         rule="fenced",
         what="A member that has yet to give partitions up is told the next epoch: what it sends for them in that epoch "
@@ -33,9 +35,8 @@ _COORDINATOR: Final = (
         new="        return replace(\n"
         "            now, epoch=target_epoch, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending=revoked\n"
         "        )\n",
-        scenario="consumer-groups",
     ),
-    Mutant(
+    mutant(
         id="heartbeat-answered-before-stored",
         rule="one owner",
         what="Members are told what they have before it is in the log, and others what follows from it: the next "
@@ -43,49 +44,44 @@ _COORDINATOR: Final = (
         module=_HEARTBEATING,
         old="        consumer.busy += len(batches)\n        if not batches:\n",
         new="        pending.tell(ErrorCode.NONE)\n        if not batches:\n",
-        scenario="consumer-groups",
         more=(Edit(_HEARTBEATING, "        consumer.busy -= self._appends\n", ""),),
     ),
-    Mutant(
+    mutant(
         id="any-earlier-epoch-is-good",
         rule="fenced",
         what="A heartbeat of any earlier epoch is taken, as if only its answer had been lost.",
         module=_ASKING,
         old="        said == current.previous_epoch\n        and said < known\n",
         new="        said < known\n",
-        scenario="consumer-groups",
     ),
-    Mutant(
+    mutant(
         id="pending-is-forgotten",
         rule="one owner",
         what="What a member has yet to give up counts as free (KAFKA-16147).",
         module="tidelog.groups.state.consumer_group",
         old="    for owned in (current.assigned, current.pending):\n",
         new="    for owned in (current.assigned,):\n",
-        scenario="consumer-groups",
     ),
-    Mutant(
+    mutant(
         id="any-epoch-may-commit",
         rule="fenced",
         what="A member commits for partitions that it gave up, in the epoch of that time (KIP-1251).",
         module=_CLAIMS,
         old="        if since is None or epoch < since:\n            return stale\n",
         new="",
-        scenario="consumer-groups",
     ),
-    Mutant(
+    mutant(
         id="silent-members-stay",
         rule="progress",
         what="A member that is not heard of stays in its group for ever, with its partitions.",
         module=_HEARTBEATING,
         old="        self._shard.counters.expired_sessions += 1\n        self._fence(change, member_id, topics)\n",
         new="        self._shard.counters.expired_sessions += 1\n",
-        scenario="consumer-groups",
     ),
 )
 
 _MEMBER: Final = (
-    Mutant(
+    mutant(
         id="says-so-before-it-gives-up",
         rule="owned only",
         what="The consumer tells the coordinator that it has given partitions up, and only then does.",
@@ -96,16 +92,14 @@ _MEMBER: Final = (
         "            self._acknowledge(target, life)\n"
         "            yield from self._settle(revoked)\n"
         "            yield Wait(self._clock.monotonic_ms() + 100)\n",
-        scenario="consumer-groups",
     ),
-    Mutant(
+    mutant(
         id="deaf-to-its-fencing",
         rule="progress",
         what="A member that the coordinator does not know any more stays as it is, and does not join again.",
         module=_MEMBERSHIP,
         old="        if code in _FENCING:\n            return self._fence()\n",
         new="        if code in _FENCING:\n            return Next.LATER\n",
-        scenario="consumer-groups",
     ),
 )
 

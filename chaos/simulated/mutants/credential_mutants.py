@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -13,17 +14,18 @@ _ROLE: Final = "tidelog.broker.node.broker_role"
 _TOKENS: Final = "tidelog.security.delegation_tokens"
 _TOKEN_CHANGES: Final = "tidelog.metadata_quorum.controller.token_changes"
 
+mutant: Final = partial(Mutant, scenario="credentials")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="deleted-user-goes-on",
         rule="a deleted user is out with its next request",
         what="Whoever has logged in by a password is served until the login ends, whether there is such a user or not.",
         module=_LOGINS,
         old="        return lambda: self._users.is_there(accepted.name)\n",
         new="        return lambda: True\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="password-is-remembered",
         rule="a changed password holds for the next login",
         what="A node takes the first password that it ever saw of a user.",
@@ -33,7 +35,6 @@ MUTANTS: Final = (
         "        if found is not None:\n"
         "            found = self._remembered.setdefault((name, mechanism), found)\n"
         "        return found or decoy\n",
-        scenario="credentials",
         more=(
             Edit(
                 _LOGINS,
@@ -42,7 +43,7 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="logins-by-an-older-image",
         rule="credentials are good as the image in force says",
         what="Logins and their users are judged by the image that was in force a few questions ago.",
@@ -50,63 +51,56 @@ MUTANTS: Final = (
         old="        self._logins = NodeLogins(config, lambda: view.image, clock)\n",
         new="        old = [view.image]\n"
         "        self._logins = NodeLogins(config, lambda: (old.append(view.image), old[-20:][0])[1], clock)\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="expired-token-goes-on",
         rule="nobody logs in by an expired token",
         what="A token is good for as long as nobody has removed it.",
         module=_TOKENS,
         old="        return None if token is None or is_expired(token, self._now_ms()) else token\n",
         new="        return token\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="removed-token-goes-on",
         rule="a removed token is out with its next request",
         what="Whoever has logged in by a token is served until the login ends, whether the token is there or not.",
         module=_LOGINS,
         old="return lambda: tokens.is_valid(accepted.delegation_token)",
         new="return lambda: True",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="image-keeps-a-removed-token",
         rule="expired tokens are swept away",
         what="An image does not drop a token that the log removes.",
         module=_CHANGE,
         old="                self._delegation_tokens.drop(record.token_id)\n",
         new="                pass\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="login-without-end",
         rule="after connections.max.reauth.ms nothing is served under a login (KIP-368)",
         what="A login lasts until its user is deleted.",
         module=_LOGINS,
         old="        return (self.ends_s is not None and now_s > self.ends_s) or not self.still()\n",
         new="        return not self.still()\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="stream-outlives-its-login",
         rule="a stream ends with the login behind it",
         what="Frames of a stream are served that was opened under a login, whatever has become of that.",
         module=_LASTING,
         old="        if not self._lasts():\n",
         new="        if False:\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="renewal-beyond-the-longest-life",
         rule="a token lives no longer than delegation.token.max.lifetime.ms, renewals included",
         what="Each renewal counts from now, whatever the token's longest life is.",
         module=_TOKEN_CHANGES,
         old="        until_ms = min(now_ms + period_ms, found.max_timestamp_ms)\n",
         new="        until_ms = now_ms + period_ms\n",
-        scenario="credentials",
     ),
-    Mutant(
+    mutant(
         id="expired-token-is-renewed",
         rule="nobody renews an expired token",
         what="The controller renews any token that is still there.",
@@ -114,6 +108,5 @@ MUTANTS: Final = (
         old="            # In this order, as in Kafka; to expire one it is the other way round.\n"
         "            found = _unless_expired(found, now_ms)\n",
         new="            pass\n",
-        scenario="credentials",
     ),
 )

@@ -6,6 +6,7 @@ run hardly ever a follower asks for a batch between the flip in its header and t
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -16,26 +17,26 @@ _SEGMENT: Final = "tidelog.storage.segments.segment"
 _LOADING: Final = "tidelog.storage.producers.loading"
 _MEND: Final = "tidelog.storage.log.mend"
 
+mutant: Final = partial(Mutant, scenario="bit-rot")
+
 MUTANTS: tuple[Mutant, ...] = (
-    Mutant(
+    mutant(
         id="scrub-reads-nothing",
         rule="R30",
         what="No pass of the scrub is ever begun: damage is handed out until a reader complains.",
         module=_SCRUBBING,
         old="        stretch = self._stretch = self._stretch or self._begin_next()\n",
         new="        stretch = None\n",
-        scenario="bit-rot",
     ),
-    Mutant(
+    mutant(
         id="scrub-forgets-the-last-segments",
         rule="R30",
         what="A pass leaves a log after its first stretch: damage further on is never looked for.",
         module=_SCRUBBING,
         old="            if examination.next_offset < stretch.target and self._queue is not None:\n",
         new="            if False:\n",
-        scenario="bit-rot",
     ),
-    Mutant(
+    mutant(
         id="known-damage-is-handed-out",
         rule="R30",
         what="Damage is noted and counted, and reads of it go on as before.",
@@ -44,7 +45,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "                raise CorruptBatch(",
         new="        for known in ():\n            if known.first_offset <= offset < known.next_offset:\n"
         "                raise CorruptBatch(",
-        scenario="bit-rot",
         more=(
             Edit(
                 _SEGMENT,
@@ -58,34 +58,31 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="damage-is-not-mended",
         rule="R31",
         what="Nobody asks another replica for what is damaged.",
         module=_MENDING,
         old="        partition = self._partition_of(TopicIdPartition(damaged.topic_id, damaged.partition))\n",
         new="        partition = None\n",
-        scenario="bit-rot",
     ),
-    Mutant(
+    mutant(
         id="mended-segment-is-short",
         rule="R31",
         what="The copy of a damaged segment ends with the last range that was mended.",
         module=_MENDING,
         old="        await self._copy_up_to(mend, mend.segment.size)\n",
         new="",
-        scenario="bit-rot",
     ),
-    Mutant(
+    mutant(
         id="mended-range-is-left-out",
         rule="R31",
         what="What another replica has is judged and not written: the range is missing in the copy.",
         module=_MEND,
         old="        taken, due = self._judge(known, batches, self.due)\n        self._append(taken)\n",
         new="        taken, due = self._judge(known, batches, self.due)\n",
-        scenario="bit-rot",
     ),
-    Mutant(
+    mutant(
         id="durable-headers-believed",
         rule="R31",
         what="A start looks for damage behind the header that shows it: a whole batch is taken for damaged, or the log "
@@ -93,9 +90,8 @@ MUTANTS: tuple[Mutant, ...] = (
         module="tidelog.storage.log.recovery",
         old="                if batch.next_offset >= recovery_point:\n",
         new="                if batch.base_offset >= recovery_point:\n",
-        scenario="bit-rot",
     ),
-    Mutant(
+    mutant(
         id="producers-taken-from-damage",
         rule="R31",
         what="A start takes producers from the headers of batches, whether they match their CRC or not.",
@@ -108,7 +104,6 @@ MUTANTS: tuple[Mutant, ...] = (
         "        except CorruptBatch:\n"
         "            return\n"
         "    for found in walked():\n",
-        scenario="bit-rot",
         more=(
             Edit(
                 _LOADING,

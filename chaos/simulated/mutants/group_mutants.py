@@ -6,6 +6,7 @@ acknowledges too early shows only when it dies in that instant; plots see to tha
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -20,8 +21,10 @@ _CONSUMER_GROUP: Final = "tidelog.client.group.consumer_group"
 _POLLED_GROUP: Final = "tidelog.client.group.polled_group"
 _MEMBERSHIP: Final = "tidelog.client.group.membership"
 
+mutant: Final = partial(Mutant, scenario="groups")
+
 _WHO: Final = (
-    Mutant(
+    mutant(
         id="no-generation-check-on-commit",
         rule="fenced",
         what="The coordinator takes a member's commit whatever generation it names: a zombie that wakes after others "
@@ -29,9 +32,8 @@ _WHO: Final = (
         module=_COMMITTING,
         old='        if generation != group.generation:\n            return ErrorCode.ILLEGAL_GENERATION, f"expected',
         new='        if generation < -1:\n            return ErrorCode.ILLEGAL_GENERATION, f"expected',
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="no-member-check-on-commit",
         rule="fenced",
         what="The coordinator takes commits of the present generation from anybody, whether it is a member or not.",
@@ -40,9 +42,8 @@ _WHO: Final = (
         "        if refusal is not ErrorCode.NONE:\n"
         '            return refusal, ""\n',
         new="",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="no-static-fencing",
         rule="fenced",
         what="A static member that was replaced stays who it was: two processes of one instance id are heard "
@@ -52,9 +53,8 @@ _WHO: Final = (
         "        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID\n",
         new="            return ErrorCode.NONE\n"
         "        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="member-not-removed-at-session-end",
         rule="progress",
         what="A member that is not heard of stays in its group for ever, with its partitions.",
@@ -62,12 +62,11 @@ _WHO: Final = (
         old="        self._shard.counters.expired_sessions += 1\n        self.drop(group, member)\n"
         "        self.member_gone(group, now)\n",
         new="        self._shard.counters.expired_sessions += 1\n",
-        scenario="groups",
     ),
 )
 
 _STORED: Final = (
-    Mutant(
+    mutant(
         id="commit-applied-before-replicated",
         rule="no regress",
         what="A commit counts, and is acknowledged, as soon as the coordinator has written it: its followers need not "
@@ -77,9 +76,8 @@ _STORED: Final = (
         new="        from tidelog.groups.state.shard_state import GroupRecordAppend\n\n"
         "        pending = _OffsetsAppend(self._shard, group, changes, waiter, answered)\n"
         "        pending.ended(self._shard.append(records, GroupRecordAppend(), now), ErrorCode.NONE, now)\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="commit-read-before-replicated",
         rule="no regress",
         what="A commit is read by others as soon as the coordinator has written it, though it is acknowledged later.",
@@ -88,7 +86,6 @@ _STORED: Final = (
         new="        for topic, partition, value in changes:\n"
         "            group.offsets._put(topic, partition, value)\n"
         "        self._shard.append(records, _OffsetsAppend(self._shard, group, changes, waiter, answered), now)\n",
-        scenario="groups",
         more=(
             Edit(
                 _COMMITTING,
@@ -97,7 +94,7 @@ _STORED: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="assignment-answered-before-stored",
         rule="one owner",
         what="Members are told the leader's assignment before it is in the log: the next coordinator knows nothing of "
@@ -106,16 +103,14 @@ _STORED: Final = (
         old="        group.record_number = group.storing = number\n",
         new="        group.record_number = group.storing = number\n"
         "        pending.ended(number, ErrorCode.NONE, now)\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="loading-stops-at-the-first-slice",
         rule="no regress",
         what="A coordinator loads only the first part of its log, and serves what was committed long ago.",
         module=_LOADING,
         old="        offset = found.next_offset\n    error",
         new="        offset = bounds.end\n    error",
-        scenario="groups",
         more=(
             Edit(
                 _LOADING,
@@ -124,16 +119,15 @@ _STORED: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="loading-passes-groups-over",
         rule="one owner",
         what="A coordinator that loads takes the offsets and leaves the groups out: generations begin anew.",
         module="tidelog.groups.replaying",
         old="                (self._group(group_id) if group is None else group).load(metadata)\n",
         new="                return\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="served-before-committed",
         rule="no regress",
         what="A coordinator serves what it has loaded though its log is not committed up to there: the next one may "
@@ -142,9 +136,8 @@ _STORED: Final = (
         old="    error = await log.committed(partition, leader_epoch, bounds.end)\n"
         "    return None if error is ErrorCode.NONE else error.name\n",
         new="    return None\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="replacement-not-stored",
         rule="fenced",
         what="A static member's new id is not written: the next coordinator knows the old one, and fences the member "
@@ -152,21 +145,19 @@ _STORED: Final = (
         module=_JOINING,
         old="group.record_number = shard.append([shard.group_record(group, assignments)], pending, now)",
         new="pending.ended(len(assignments), ErrorCode.NONE, now)",
-        scenario="groups",
     ),
 )
 
 _CLIENT: Final = (
-    Mutant(
+    mutant(
         id="commits-what-was-fetched",
         rule="delivered",
         what="The consumer commits up to where it has fetched, not up to what it has handed out.",
         module="tidelog.client.consumer.core",
         old="                at: (s.position, s.position_epoch) if",
         new="                at: (s.fetch_offset, s.fetch_epoch) if",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="commits-what-is-being-handed-out",
         rule="delivered",
         what="Poll fills its hands before it commits: what it is about to return is committed, and lost if the user "
@@ -175,18 +166,16 @@ _CLIENT: Final = (
         old="            self._automatic = self.send(offsets, None)\n",
         new="            offsets = {at: each._replace(offset=each.offset + 1) for at, each in offsets.items()}\n"
         "            self._automatic = self.send(offsets, None)\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="reads-on-what-was-revoked",
         rule="owned only",
         what="The consumer hands out records of partitions that it has given up.",
         module=_POLLED_GROUP,
         old="        finally:\n            self._assign(kept)\n        if error",
         new="        finally:\n            self._assign([*kept, *gone])\n        if error",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="begins-anew-instead-of-at-the-committed",
         rule="forward only",
         what="The consumer does not ask what is committed: it begins where a new group would.",
@@ -196,9 +185,8 @@ _CLIENT: Final = (
         "        self.seek(UNKNOWN)\n"
         "        self.wants_committed = True\n",
         new="    def ask_committed(self) -> None:\n        self.seek(0)\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="deaf-to-its-eviction",
         rule="progress",
         what="A member that is told that the group has gone on without it stays as it is, and does not join again.",
@@ -208,7 +196,6 @@ _CLIENT: Final = (
         "            self._session_over_ms = now + self._session_timeout_ms\n"
         "            return Next.GO_ON\n"
         "        if code is ErrorCode.FENCED_INSTANCE_ID:\n",
-        scenario="groups",
         more=(
             Edit(
                 _MEMBERSHIP,
@@ -217,32 +204,29 @@ _CLIENT: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="no-commit-on-close",
         rule="committed",
         what="A consumer that closes does not commit what it has handed out.",
         module=_POLLED_GROUP,
         old="            if self.config.auto_commits and offsets:\n",
         new="            if offsets is None:\n",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="two-owners-in-a-hand-over",
         rule="fenced",
         what="The cooperative assignor gives a partition to its new owner while the old one still has it (KIP-429).",
         module="tidelog.model.assignors.cooperative_sticky",
         old="[partition for partition in part if partition not in held]",
         new="list(part)",
-        scenario="groups",
     ),
-    Mutant(
+    mutant(
         id="blind-to-new-partitions",
         rule="delivered",
         what="The group's leader does not notice that topics have grown, or that there are more of them.",
         module=_CONSUMER_GROUP,
         old="        return led != {name: len(",
         new="        return {} == {name: len(",
-        scenario="groups",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Mutant
@@ -9,8 +10,10 @@ from tidelog.chaos.simulated.mutants.mutant import Mutant
 _MANAGING: Final = "tidelog.client.links.managing"
 _REVERSING: Final = "tidelog.client.links.reversing"
 
+mutant: Final = partial(Mutant, scenario="links")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="link-keeps-producer-ids",
         rule="ids",
         what="Records come over with the ids that their producers have at the source: the target gives out the same, "
@@ -18,36 +21,32 @@ MUTANTS: Final = (
         module="tidelog.client.links.batches",
         old="        producer_id=batch.producer_id ^ mask,\n",
         new="        producer_id=batch.producer_id,\n",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="promotion-leaves-transactions-open",
         rule="transactions",
         what="What is open at the promotion is not aborted: readers of read_committed never get past it.",
         module=_MANAGING,
         old="    while found := await _open(admin, places):\n",
         new="    while found := []:\n",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="groups-beyond-the-end",
         rule="groups",
         what="A group's offset is copied though the records before it are not there yet.",
         module="tidelog.client.links.group_offsets",
         old="OffsetAndMetadata(min(offset, ends[at]), -1,",
         new="OffsetAndMetadata(offset, -1,",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="drain-fences-nobody",
         rule="drain",
         what="The source's leaders take records while it is drained.",
         module="tidelog.replication.partition.partition",
         old="        if self.state.config.link_name and origin is Origin.CLIENT:\n",
         new="        if self.state.config.takes_link and origin is Origin.CLIENT:\n",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="drained-log-takes-empty-markers",
         rule="reverse",
         what="A fenced log takes the ends of transactions that wrote nothing to it: it is no beginning of the other "
@@ -55,9 +54,8 @@ MUTANTS: Final = (
         module="tidelog.replication.serving.marking",
         old="                if refusal is None and partition.state.config.link_name:\n",
         new="                if refusal is None and partition.state.config.takes_link:\n",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="drain-ignores-open-transactions",
         rule="drain",
         what="A drain does not wait for transactions that are open at the source: the promotion aborts what commits "
@@ -65,18 +63,16 @@ MUTANTS: Final = (
         module=_REVERSING,
         old="        if all(one.current_transaction_start_offset is None for some in known.values() for one in some):",
         new="        if known:",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="link-is-told-too-early",
         rule="positions",
         what="A leader tells a link that it has records before they are in sync: the next leader may lack them.",
         module="tidelog.replication.serving.importing",
         old="                error = await self._committed(at, leading.epoch, end)\n",
         new="                error = ErrorCode.NONE\n",
-        scenario="links",
     ),
-    Mutant(
+    mutant(
         id="promotion-waits-for-nobody",
         rule="promotion",
         what="A promotion does not wait until leaders and coordinators have heard of it: those that have not go on "
@@ -85,6 +81,5 @@ MUTANTS: Final = (
         old="    await all_of(seal(admin, topic, at, name) for topic in chosen_topics for at in topic.places)\n"
         "    await _seal_groups(admin, definition, chosen_topics)\n",
         new="",
-        scenario="links",
     ),
 )

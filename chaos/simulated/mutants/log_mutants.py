@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -14,26 +15,27 @@ _CHECKS: Final = "tidelog.storage.producers.append_checks"
 _PRODUCERS: Final = "tidelog.storage.producers.state"
 _QUEUE: Final = "tidelog.client.producer.partition_queue"
 
+mutant: Final = partial(Mutant, scenario="producers")
+"""Where most of them are seen; the others say where."""
+
 _IDEMPOTENCE: Final = (
-    Mutant(
+    mutant(
         id="sequence-check-removed",
         rule="R20",
         what="A leader does not look at sequences: what is sent again is written again.",
         module=_LOG,
         old="            found = self._refuse_unknown(batches) or self.producers.check(batches)\n",
         new="            found = None\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="sequence-gap-accepted",
         rule="R20",
         what="A gap in the sequences is taken: a batch overtakes one before it that was refused.",
         module=_PRODUCERS,
         old="    if sequence != expected:\n",
         new="    if sequence < 0:\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="sequence-does-not-wrap",
         rule="R20",
         what="What comes after sequence 2^31 - 1 is not found among what is known of its producer: sent again after a "
@@ -43,9 +45,8 @@ _IDEMPOTENCE: Final = (
         new="            into = sequence - run.sequence\n"
         "            if into < 0 and run is not self.runs[0]:\n"
         "                continue\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="producer-snapshot-not-restored",
         rule="R21",
         what="A start takes the offset of a producer snapshot but not what it says: who wrote before it is unknown, "
@@ -54,9 +55,8 @@ _IDEMPOTENCE: Final = (
         module="tidelog.storage.producers.loading",
         old="        states = ProducerStates(producers, producers_max=producers_max)\n",
         new="        states = ProducerStates(producers_max=producers_max)\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="producers-survive-truncation",
         rule="R21",
         what="What producers wrote is remembered after it was cut off: its retry is acknowledged as a duplicate of "
@@ -64,9 +64,8 @@ _IDEMPOTENCE: Final = (
         module="tidelog.storage.log.log_state",
         old="        self.producers = load_producers(\n",
         new="        load_producers(\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="producer-snapshot-beyond-the-end",
         rule="R21",
         what="A producer snapshot beyond the log's end is believed: a retry of what was cut off is acknowledged as a "
@@ -77,16 +76,15 @@ _IDEMPOTENCE: Final = (
         new="",
         scenario="power-loss",
     ),
-    Mutant(
+    mutant(
         id="followers-forget-producers",
         rule="R21",
         what="Followers do not note producers in what they fetch: after a failover a retry is written again.",
         module=_LOG,
         old="            if batch.producer_id >= 0:\n",
         new="            if batch.producer_id >= 0 and leader_epoch is not None:\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="producer-epoch-not-fenced",
         rule="R22",
         what="A batch under an older producer epoch is taken if its sequence happens to fit.",
@@ -94,12 +92,11 @@ _IDEMPOTENCE: Final = (
         old="    if batch.producer_epoch < epoch:\n"
         "        return _old_epoch(producer_id, batch.producer_epoch, epoch)\n",
         new="",
-        scenario="producers",
     ),
 )
 
 _STORAGE: Final = (
-    Mutant(
+    mutant(
         id="recovery-without-crc",
         rule="R23",
         what="Recovery takes a tail of the right shape without comparing its CRCs: a torn write stays in the log.",
@@ -110,7 +107,7 @@ _STORAGE: Final = (
         new="",
         scenario="unclean",
     ),
-    Mutant(
+    mutant(
         id="fsync-skipped",
         rule="R24",
         what="A flush ends without an fdatasync of the log: what flush.messages=1 acknowledged is in the page cache "
@@ -120,7 +117,7 @@ _STORAGE: Final = (
         new="",
         scenario="power-loss",
     ),
-    Mutant(
+    mutant(
         id="leader-counts-unsynced",
         rule="R24",
         what="With flush.messages=1 a leader counts its own end before it is on its disk.",
@@ -129,7 +126,7 @@ _STORAGE: Final = (
         new="        return self.log.log_end_offset\n",
         scenario="power-loss",
     ),
-    Mutant(
+    mutant(
         id="follower-names-unsynced",
         rule="R24",
         what="With flush.messages=1 a follower names its next offset before what is below it is on its disk.",
@@ -138,7 +135,7 @@ _STORAGE: Final = (
         new="            if partition.offline:\n",
         scenario="power-loss",
     ),
-    Mutant(
+    mutant(
         id="follower-takes-corrupt-batches",
         rule="R25",
         what="A follower does not compare the CRC of what it fetches: a bit that flipped on the leader's disk is "
@@ -148,7 +145,7 @@ _STORAGE: Final = (
         new="            if batch.last_offset_delta < 0:\n",
         scenario="unclean",
     ),
-    Mutant(
+    mutant(
         id="follower-appends-anywhere",
         rule="R25",
         what="A follower takes answers to older fetches, of older epochs too, and appends them whether or not their "
@@ -176,7 +173,7 @@ _STORAGE: Final = (
 )
 
 _KNOWLEDGE: Final = (
-    Mutant(
+    mutant(
         id="metadata-goes-back",
         rule="R26",
         what="A broker that asks a controller which is behind loads that one's older image (two checks that cover each "
@@ -194,7 +191,7 @@ _KNOWLEDGE: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="client-takes-older-leader",
         rule="R26",
         what="A client replaces a partition's leader by one of an older epoch, from a broker that is behind.",
@@ -212,7 +209,7 @@ _KNOWLEDGE: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="client-resends-under-new-sequence",
         rule="R27",
         what="A producer sends a batch whose outcome is unknown again under the next free sequence: what was written "
@@ -221,9 +218,8 @@ _KNOWLEDGE: Final = (
         module=_QUEUE,
         old="        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)\n",
         new="        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)\n        batch.sequence = -1\n",
-        scenario="producers",
     ),
-    Mutant(
+    mutant(
         id="client-retries-in-reverse",
         rule="R27",
         what="Several batches that are to be sent again go out in reverse, numbered in that order (a broker would "
@@ -231,7 +227,6 @@ _KNOWLEDGE: Final = (
         module=_QUEUE,
         old="        self.pending.extendleft(reversed([b for b in self.window if id(b) in back]))\n",
         new="        batch.sequence = -1\n        self.pending.extendleft([b for b in self.window if id(b) in back])\n",
-        scenario="producers",
     ),
 )
 

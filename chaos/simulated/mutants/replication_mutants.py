@@ -6,6 +6,7 @@ once. Rules that cover each other go together, and ``what`` says so.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -31,8 +32,11 @@ _HIGH_WATERMARK_BELOW_MIN_ISR: Final = Edit(
     "",
 )
 
+mutant: Final = partial(Mutant, scenario="replication")
+"""Where most of them are seen; the others say where."""
+
 _TRUNCATION: Final = (
-    Mutant(
+    mutant(
         id="truncates-to-high-watermark",
         rule="R1",
         what="A new follower cuts its log to its own high watermark, which lags, and no epochs are compared (KIP-101): "
@@ -41,10 +45,9 @@ _TRUNCATION: Final = (
         old="        if state.leader != self.node_id:\n            self.following =",
         new="        if state.leader != self.node_id:\n            self._truncate(self.high_watermark)\n"
         "            self.following =",
-        scenario="replication",
         more=(_NO_EPOCH_COMPARED,),
     ),
-    Mutant(
+    mutant(
         id="leader-epochs-not-compared",
         rule="R1",
         what="Nobody compares leader epochs when fetching, neither of requests, answers and records nor of the "
@@ -52,14 +55,13 @@ _TRUNCATION: Final = (
         module=_PARTITION,
         old="        if leader_epoch >= 0:\n            if leader_epoch < known:\n",
         new="        if leader_epoch < -1:\n            if leader_epoch < known:\n",
-        scenario="replication",
         more=(
             EPOCH_OF_ANSWER_NOT_COMPARED,
             Edit(_PARTITION, "leader_epoch_max=following.epoch)", "leader_epoch_max=None)"),
             _NO_EPOCH_COMPARED,
         ),
     ),
-    Mutant(
+    mutant(
         id="single-epoch-lookup",
         rule="R2",
         what="A follower that does not know the epoch which the leader names cuts to that epoch's end all the same, "
@@ -79,7 +81,7 @@ _TRUNCATION: Final = (
 )
 
 _HIGH_WATERMARK: Final = (
-    Mutant(
+    mutant(
         id="high-watermark-of-fastest-replica",
         rule="R3",
         what="The high watermark follows the fastest replica, in the ISR or not, instead of the slowest member.",
@@ -91,9 +93,8 @@ _HIGH_WATERMARK: Final = (
         "        return end\n",
         new="        fastest = max((follower.log_end_offset for follower in self.followers.values()), default=end)\n"
         "        return end if end < fastest or not maximal else fastest\n",
-        scenario="replication",
     ),
-    Mutant(
+    mutant(
         id="high-watermark-passes-who-joins",
         rule="R3",
         what="The high watermark does not wait for a replica that the leader has asked to take in, nor for one that "
@@ -101,14 +102,13 @@ _HIGH_WATERMARK: Final = (
         module=_LEADER,
         old="        maximal = isr.maximal\n",
         new="        maximal = frozenset(isr.committed)\n",
-        scenario="replication",
         more=(
             Edit(
                 _LEADER, "(follower.node in maximal or self._is_joining(follower, now_ms))", "follower.node in maximal"
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="isr-shrink-counted-when-asked",
         rule="R4",
         what="A leader stops waiting for a member as soon as it has asked to drop it: the controller may never hear of "
@@ -116,9 +116,8 @@ _HIGH_WATERMARK: Final = (
         module=_ISR,
         old="        self.maximal = frozenset(self.committed) | frozenset(self.proposal.isr)\n",
         new="        self.maximal = frozenset(self.proposal.isr)\n",
-        scenario="replication",
     ),
-    Mutant(
+    mutant(
         id="high-watermark-below-min-isr",
         rule="R5",
         what="The last replica standing goes on raising the high watermark alone (before KIP-966): consumers read what "
@@ -129,7 +128,7 @@ _HIGH_WATERMARK: Final = (
         new=_HIGH_WATERMARK_BELOW_MIN_ISR.new,
         scenario="unclean",
     ),
-    Mutant(
+    mutant(
         id="new-leader-commits-its-tail",
         rule="R6",
         what="Who is elected takes its log's end for the high watermark: what no other replica has is shown to "
@@ -138,9 +137,8 @@ _HIGH_WATERMARK: Final = (
         old="        self.leading = LeaderState(\n            self.node_id,\n",
         new="        self.high_watermark = self.log.log_end_offset\n"
         "        self.leading = LeaderState(\n            self.node_id,\n",
-        scenario="replication",
     ),
-    Mutant(
+    mutant(
         id="follower-positions-outlive-the-epoch",
         rule="R6",
         what="A leader that is elected again counts its followers where they stood when it led last, though they have "
@@ -148,7 +146,6 @@ _HIGH_WATERMARK: Final = (
         module=_PARTITION,
         old='        "_lag_time_max_ms",\n',
         new='        "_lag_time_max_ms",\n        "_led_before",\n',
-        scenario="replication",
         more=(
             Edit(
                 _PARTITION,
@@ -179,7 +176,7 @@ _HIGH_WATERMARK: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="high-watermark-beyond-the-log",
         rule="R6",
         what="A stored high watermark is believed though the log behind it was lost with the power (two checks that "
@@ -199,16 +196,15 @@ _HIGH_WATERMARK: Final = (
 )
 
 _ACKNOWLEDGEMENT: Final = (
-    Mutant(
+    mutant(
         id="acks-all-at-append",
         rule="R7",
         what="acks=all is answered when the leader has appended, before the high watermark has passed the batch.",
         module="tidelog.replication.serving.producing",
         old="                if replica.partition.high_watermark < required:\n",
         new="                if required < 0:\n",
-        scenario="replication",
     ),
-    Mutant(
+    mutant(
         id="min-isr-not-checked",
         rule="R7",
         what="min.insync.replicas counts neither at the append, nor for the high watermark, nor for the answer (three "
@@ -226,7 +222,7 @@ _ACKNOWLEDGEMENT: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="replicated-when-sent",
         rule="R8",
         what="A leader counts records as replicated when it has sent them, not when the follower names the offset "
@@ -240,18 +236,16 @@ _ACKNOWLEDGEMENT: Final = (
         "            if partition.advance(self._owner.clock.monotonic_ms()):\n"
         "                replica.settle()\n"
         "        self.marks.pop(entry, None)\n        self._note_sent(entry)\n",
-        scenario="replication",
     ),
-    Mutant(
+    mutant(
         id="consumer-reads-uncommitted",
         rule="R9",
         what="Consumers are given what lies beyond the high watermark, and may see it vanish.",
         module=_PARTITION,
         old="        return self.last_stable_offset if read_committed else self.high_watermark\n",
         new="        return self.last_stable_offset if read_committed else self.log.log_end_offset\n",
-        scenario="replication",
     ),
-    Mutant(
+    mutant(
         id="follower-shows-its-end",
         rule="R9",
         what="A follower gives consumers in its rack what lies beyond its high watermark (KIP-392), and may yet be cut "
@@ -270,7 +264,7 @@ _ACKNOWLEDGEMENT: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="end-offset-goes-back",
         rule="R9",
         what="A new leader answers what the latest offset is before its high watermark has reached its epoch "
@@ -279,7 +273,6 @@ _ACKNOWLEDGEMENT: Final = (
         module=_PARTITION,
         old="        if self.high_watermark < leading.epoch_start:\n",
         new="        if self.high_watermark < 0:\n",
-        scenario="replication",
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -25,8 +26,10 @@ ORPHANS_KEPT: Final = (
 )
 """With the look whether the ledger keeps an attempt: a decision's losers, and what times out, are left as they are."""
 
+mutant: Final = partial(Mutant, scenario="sinks")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="sink-batch-decided-again",
         rule="once",
         what="Only the last batch counts as decided, and only for its own job: a driver that did not hear of it writes "
@@ -34,9 +37,8 @@ MUTANTS: Final = (
         module=_LEDGER,
         old="        if batch <= self.last_batch:\n",
         new="        if batch < self.last_batch or (batch == self.last_batch and job == self.last_job):\n",
-        scenario="sinks",
     ),
-    Mutant(
+    mutant(
         id="sink-decision-told-before-it-is-stored",
         rule="kept",
         what="A driver is told that its batch is committed while the decision is being written.",
@@ -44,9 +46,8 @@ MUTANTS: Final = (
         old="        pending = PendingAppend((asker,), written)\n",
         new="        shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
         "        pending = PendingAppend((), written)\n",
-        scenario="sinks",
     ),
-    Mutant(
+    mutant(
         id="sink-decision-in-two-batches",
         rule="whole",
         what="The ledger's record and the winners' are two batches: between them the coordinator dies, and the next "
@@ -63,18 +64,16 @@ MUTANTS: Final = (
         "            shard.append(records[:1], PendingAppend((), rest), now)\n"
         "        else:\n"
         "            shard.append(records, pending, now)\n",
-        scenario="sinks",
     ),
-    Mutant(
+    mutant(
         id="sink-ledger-not-loaded",
         rule="once",
         what="Whoever coordinates next does not know which batches are decided.",
         module="tidelog.transactions.replaying",
         old="        sink.ledger = found\n",
         new="        sink.ledger = sink.ledger\n",
-        scenario="sinks",
     ),
-    Mutant(
+    mutant(
         id="sink-orphans-kept",
         rule="no progress",
         what="A prepared transaction that no decision names waits for an outside one, without a timeout, as those of "
@@ -83,10 +82,9 @@ MUTANTS: Final = (
         old="            and not self.ledger.keeps(entry.attempt)\n",
         new="            and not self.ledger.keeps(entry.attempt)\n"
         '            and entry.value.state.value != "Prepared"\n',
-        scenario="sinks",
         more=ORPHANS_KEPT,
     ),
-    Mutant(
+    mutant(
         id="sink-aborts-what-is-decided",
         rule="decided",
         what="AbortJob does not look whether the batch is decided: a driver that asks for it hears that what everybody "
@@ -94,6 +92,5 @@ MUTANTS: Final = (
         module=_DECIDING,
         old="            return AbortJobResponse(ErrorCode.NONE, True, ledger.last_batch, ledger.last_job)\n",
         new="            return AbortJobResponse(ErrorCode.NONE, False, ledger.last_batch, ledger.last_job)\n",
-        scenario="sinks",
     ),
 )

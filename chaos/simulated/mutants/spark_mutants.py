@@ -3,6 +3,7 @@ with them. Each takes away one rule of :mod:`tidelog.chaos.checkers.spark` or :m
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -13,8 +14,10 @@ _DECIDING: Final = "tidelog.transactions.sinks.deciding"
 _SOURCE: Final = "tidelog.spark_connector.source"
 _CLIENTS: Final = "tidelog.chaos.workloads.spark"
 
+mutant: Final = partial(Mutant, scenario="spark")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="spark-decision-not-durable",
         rule="kept",
         what="CommitBatch is answered while the decision is being written: the coordinator dies with it.",
@@ -22,9 +25,8 @@ MUTANTS: Final = (
         old="        pending = PendingAppend((asker,), written)\n",
         new="        shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
         "        pending = PendingAppend((), written)\n",
-        scenario="spark",
     ),
-    Mutant(
+    mutant(
         id="spark-fencing-looked-at-before-the-decision",
         rule="decided",
         what="A fenced job is told so though its batch is decided: a driver that thaws cannot know that all is well.",
@@ -32,7 +34,6 @@ MUTANTS: Final = (
         old="        if batch <= self.last_batch:\n            return JobStanding.DECIDED\n",
         new="        if job in self.fenced:\n            return JobStanding.FENCED\n"
         "        if batch <= self.last_batch:\n            return JobStanding.DECIDED\n",
-        scenario="spark",
         more=(
             Edit(
                 _LEDGER,
@@ -41,7 +42,7 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="spark-attempt-named-without-the-job",
         rule="once",
         what="Attempts are named by batch and number alone, and numbers begin at 0 with each job: one that is late "
@@ -49,7 +50,6 @@ MUTANTS: Final = (
         module="tidelog.model.sinks",
         old='        return f"{sink_key(self.sink)}/{self.batch}/{self.job}/{self.attempt}"\n',
         new='        return f"{sink_key(self.sink)}/{self.batch}/any/{self.attempt}"\n',
-        scenario="spark",
         more=(
             Edit(
                 _LEDGER,
@@ -58,16 +58,15 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="spark-job-named-by-its-batch",
         rule="no progress",
         what="A batch that is run again is the same job: nothing fences the attempts of the first run.",
         module="tidelog.client.sinks",
         old="        return cls(sink, batch, fresh_name(rng)).checked()\n",
         new='        return cls(sink, batch, f"run-of-{batch}").checked()\n',
-        scenario="spark",
     ),
-    Mutant(
+    mutant(
         id="spark-job-minted-in-commit",
         rule="no progress",
         what="Commit is a process of its own, and the job that it mints there is not that of the tasks.",
@@ -79,9 +78,8 @@ MUTANTS: Final = (
         "            for one in messages\n"
         "        ]\n"
         "        work.asked(job)\n",
-        scenario="spark",
     ),
-    Mutant(
+    mutant(
         id="spark-loser-not-aborted",
         rule="no progress",
         what="A prepared attempt that lost is not aborted by the decision, nor by a coordinator that finds it, nor by "
@@ -90,37 +88,33 @@ MUTANTS: Final = (
         old="            and not self.ledger.keeps(entry.attempt)\n",
         new="            and not self.ledger.keeps(entry.attempt)\n"
         '            and entry.value.state.value != "Prepared"\n',
-        scenario="spark",
         more=ORPHANS_KEPT,
     ),
-    Mutant(
+    mutant(
         id="spark-loser-accepted",
         rule="each once",
         what="Two attempts at a task tell that they are done, and the driver commits both.",
         module=_CLIENTS,
         old="    return [first[number] for number in sorted(first)]\n",
         new="    return [message for _, message in arrived]\n",
-        scenario="spark",
     ),
-    Mutant(
+    mutant(
         id="spark-range-ends-at-the-high-watermark",
         rule="decided ranges",
         what="A batch is planned up to the high watermark: whether what is open below it will count is not decided.",
         module="tidelog.spark_connector.cluster_offsets",
         old="admin.list_offsets(specs, read_committed=True)",
         new="admin.list_offsets(specs, read_committed=False)",
-        scenario="spark",
     ),
-    Mutant(
+    mutant(
         id="spark-range-read-uncommitted",
         rule="same rows",
         what="Tasks read what is aborted, too.",
         module="tidelog.client.consumer.range_consumer",
         old='    "isolation_level": "read_committed",\n',
         new='    "isolation_level": "read_uncommitted",\n',
-        scenario="spark",
     ),
-    Mutant(
+    mutant(
         id="spark-offset-log-after-the-batch",
         rule="each once",
         what="A batch's range is written to the offset log when the batch is done: a driver that dies in it leaves "
@@ -129,7 +123,6 @@ MUTANTS: Final = (
         old="            await self._write(checkpoint.offsets, batch, json.dumps(end))\n"
         "            self._work.planned(self.sink, end)\n",
         new="            late = json.dumps(end)\n",
-        scenario="spark",
         more=(
             Edit(
                 _CLIENTS,
@@ -143,13 +136,12 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="spark-first-batch-begins-anew",
         rule="each once",
         what='The first batch of a query that starts at "latest", run again, begins where the log ends by then.',
         module=_SOURCE,
         old="        if begin.initial and until.begin is not None:\n",
         new="        if begin.initial and until.begin is None:\n",
-        scenario="spark",
     ),
 )

@@ -6,6 +6,7 @@ taken out together.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
@@ -16,8 +17,10 @@ _INITIALISING: Final = "tidelog.transactions.initialising"
 _PRODUCERS: Final = "tidelog.storage.producers.state"
 _GROUP_OFFSETS: Final = "tidelog.groups.offsets.transactional"
 
+mutant: Final = partial(Mutant, scenario="transactions")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="markers-before-the-decision",
         rule="one decision",
         what="Markers go out while the decision is being written: the next coordinator knows nothing of it, and "
@@ -34,36 +37,32 @@ MUTANTS: Final = (
         "            )\n"
         "            self._shard.effects.append(SendMarkers(self._shard.token(self._shard.number()), marker))\n"
         "        self._shard.move(entry, after, cause, askers, now, moved=moved)\n\n    # --- Timeouts",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="epoch-not-bumped",
         rule="fenced",
         what="InitProducerId gives the same epoch to everybody: two processes write one transaction.",
         module=_INITIALISING,
         old="            self._give(entry, request, value.identity.next, previous, waiter, now)\n",
         new="            self._give(entry, request, value.identity, previous, waiter, now)\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="timeout-ignores-prepare",
         rule="prepared",
         what="A prepared transaction is aborted when it is older than its timeout, though others decide of it.",
         module=_TRANSACTION,
         old="            self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
         new="            state is TransactionState.PREPARED\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="aborted-index-not-written",
         rule="only what counts",
         what="A partition's leader does not say which transactions were aborted.",
         module="tidelog.storage.log.log",
         old="                if ended is not None and ended.aborted:\n",
         new="                if ended is not None and ended.aborted and ended.first_offset < 0:\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="last-stable-offset-not-restored",
         rule="stable",
         what="A partition that is loaded from its snapshot has forgotten which transactions are open.",
@@ -71,19 +70,17 @@ MUTANTS: Final = (
         old="        opened = [producer for producer in self._producers.values() if producer.transaction_offset >= "
         "0]\n",
         new="        opened: list[Producer] = []\n",
-        scenario="transactions",
         more=(
             Edit(_PRODUCERS, "        del self._open[producer_id]\n", "        self._open.pop(producer_id, None)\n"),
         ),
     ),
-    Mutant(
+    mutant(
         id="open-producer-expires",
         rule="only what counts",
         what="A producer that was idle for long is forgotten, its open transaction with it.",
         module=_PRODUCERS,
         old="                break\n            if producer.transaction_offset < 0:\n                gone",
         new="                break\n            if producer.producer_id >= 0:\n                gone",
-        scenario="transactions",
         more=(
             Edit(
                 _PRODUCERS,
@@ -93,7 +90,7 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="late-end-accepted",
         rule="fenced",
         what="An EndTxn of an earlier transaction that arrives late ends the one that is open now.",
@@ -103,9 +100,8 @@ MUTANTS: Final = (
         new="            return ErrorCode.CONCURRENT_TRANSACTIONS\n"
         "        if asker.producer_id != value.identity.producer_id:\n"
         "            return _stranger(value, asker)\n        if value.state.is_idle and request.committed:",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="decision-told-before-it-is-stored",
         rule="all or none",
         what="A producer is told that its transaction is committed while the decision is being written.",
@@ -114,36 +110,32 @@ MUTANTS: Final = (
         new="        for asker in askers:\n"
         "            self._shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
         "        self._shard.move(entry, after, cause, (), now, moved=moved)\n\n    # --- Timeouts",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="complete-after-the-first-marker",
         rule="stable",
         what="A transaction is over for its coordinator when one leader has written its markers.",
         module=_ENDING,
         old="None)\n        if not entry.unmarked:\n            del self._shard.sendings[number]\n",
         new="None)\n        if partitions:\n            del self._shard.sendings[number]\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="markers-not-sent-again",
         rule="stable",
         what="A coordinator that takes over leaves what was decided before it without markers.",
         module="tidelog.transactions.shard",
         old="            if entry.value is not None and entry.value.state.is_decided:\n",
         new="            if entry.value is not None and not entry.transactional_id:\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="no-timeout",
         rule="stable",
         what="What a producer that died has left open stays open.",
         module=_ENDING,
         old="        for entry in list(self._shard.ongoing.values()):\n",
         new="        for entry in list(self._shard.ongoing.values())[:0]:\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="guard-survives-marker",
         rule="one decision",
         what="A transaction's first batch whose leader hears late from the coordinator is written behind the marker "
@@ -154,7 +146,6 @@ MUTANTS: Final = (
         "            del self._guards[producer_id]\n"
         "        first, producer",
         new="        first, producer",
-        scenario="transactions",
         more=(
             Edit(
                 _PRODUCERS,
@@ -164,7 +155,7 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="no-generation-in-transactions",
         rule="exactly once",
         what="A group's coordinator takes offsets of a transaction from any former member (KIP-447).",
@@ -174,7 +165,6 @@ MUTANTS: Final = (
         '            return refusal, ""\n'
         "        if generation != group.generation:\n",
         new="        if generation < -1:\n",
-        scenario="transactions",
         more=(
             # A consumer that has heard that it is no member says so by itself.
             Edit(
@@ -184,49 +174,44 @@ MUTANTS: Final = (
             ),
         ),
     ),
-    Mutant(
+    mutant(
         id="undecided-is-shown",
         rule="only what counts",
         what="A leader hands out what is below the high watermark to readers of what is committed.",
         module="tidelog.replication.partition.partition",
         old="        return self.last_stable_offset if read_committed else self.high_watermark\n",
         new="        return self.high_watermark\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="aborted-is-shown",
         rule="only what counts",
         what="The consumer does not look at the list of what was aborted.",
         module="tidelog.client.fetching.committed_reads",
         old="            elif batch.is_transactional:\n",
         new="            elif batch.base_offset < 0:\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="consumer-goes-on-after-an-abort",
         rule="exactly once",
         what="After an abort the consumer hands out what comes next: the records of the aborted transaction are lost.",
         module="tidelog.client.producer.transaction_scope",
         old="            self._consumer.rewind()\n",
         new="            self._consumer.require_uncommitted()\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="cleaner-passes-what-is-open",
         rule="transactions",
         what="A cleaner goes as far as the high watermark, over transactions that nobody has decided.",
         module="tidelog.storage.log.log_compaction",
         old="        stable = self.last_stable_offset(Offset(high_watermark))\n",
         new="        stable = Offset(high_watermark)\n",
-        scenario="transactions",
     ),
-    Mutant(
+    mutant(
         id="aborted-supersedes",
         rule="latest stays",
         what="A cleaner keeps what was aborted, and drops what was committed of the same key before.",
         module="tidelog.storage.cleaner.transactions",
         old="        if batch.producer_id in self._aborted:\n",
         new="        if batch.producer_id < 0:\n",
-        scenario="transactions",
     ),
 )

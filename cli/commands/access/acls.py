@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from tidelog.cli.failure import EXIT_FAILURE, CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
+from tidelog.cli.terminal.settings import options
 from tidelog.cli.work.acl_entries import FIELDS, Existing, as_object, read_entries
 from tidelog.model.names import AUDIT_TOPIC
 from tidelog.model.settings.node.access_settings import parse_super_users
@@ -61,39 +62,31 @@ _FILE: Final = click.argument("path", metavar="FILE", type=click.Path(exists=Tru
 
 
 def _resource_options(patterns: Iterable[str]) -> Callable[[F], F]:
-    def give(command: F) -> F:
-        for option in (
-            click.option(
-                "--resource-pattern-type", "pattern", default="literal", type=click.Choice(list(patterns)),
-                show_default=True, help="How to read names; match: everything that affects a resource of this name.",
-            ),
-            click.option("--user-principal", multiple=True, metavar="PRINCIPAL", help="A user, as a resource."),
-            click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token."),
-            click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or '*'."),
-            click.option("--cluster", is_flag=True, help="The cluster itself."),
-            click.option("--group", multiple=True, metavar="NAME", help="A consumer group, or '*' for all."),
-            click.option("--topic", multiple=True, metavar="NAME", help="A topic, or '*' for all; repeatable."),
-        ):  # fmt: skip
-            command = option(command)
-        return command
-
-    return give
+    return options(
+        click.option(
+            "--resource-pattern-type", "pattern", default="literal", type=click.Choice(list(patterns)),
+            show_default=True, help="How to read names; match: everything that affects a resource of this name.",
+        ),
+        click.option("--user-principal", multiple=True, metavar="PRINCIPAL", help="A user, as a resource."),
+        click.option("--delegation-token", multiple=True, metavar="ID", help="A delegation token."),
+        click.option("--transactional-id", multiple=True, metavar="ID", help="A transactional id, or '*'."),
+        click.option("--cluster", is_flag=True, help="The cluster itself."),
+        click.option("--group", multiple=True, metavar="NAME", help="A consumer group, or '*' for all."),
+        click.option("--topic", multiple=True, metavar="NAME", help="A topic, or '*' for all; repeatable."),
+    )  # fmt: skip
 
 
-def _entry_options(command: F) -> F:
-    for option in (
-        click.option("--idempotent", is_flag=True, help="With --producer: without a transactional id too."),
-        click.option("--consumer", is_flag=True, help="Read and describe topics, read groups."),
-        click.option("--producer", is_flag=True, help="Write, describe and create topics; use transactional ids."),
-        click.option("--operation", "operations", multiple=True, type=click.Choice(_OPERATIONS, case_sensitive=False),
-                     help="The operation; repeatable. Default: all."),
-        click.option("--deny-host", multiple=True, metavar="ADDRESS", help="Only from this address. Default: any."),
-        click.option("--allow-host", multiple=True, metavar="ADDRESS", help="Only from this address. Default: any."),
-        click.option("--deny-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME to deny."),
-        click.option("--allow-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME to allow, or User:*."),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_entry_options: Final = options(
+    click.option("--idempotent", is_flag=True, help="With --producer: without a transactional id too."),
+    click.option("--consumer", is_flag=True, help="Read and describe topics, read groups."),
+    click.option("--producer", is_flag=True, help="Write, describe and create topics; use transactional ids."),
+    click.option("--operation", "operations", multiple=True, type=click.Choice(_OPERATIONS, case_sensitive=False),
+                 help="The operation; repeatable. Default: all."),
+    click.option("--deny-host", multiple=True, metavar="ADDRESS", help="Only from this address. Default: any."),
+    click.option("--allow-host", multiple=True, metavar="ADDRESS", help="Only from this address. Default: any."),
+    click.option("--deny-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME to deny."),
+    click.option("--allow-principal", multiple=True, metavar="PRINCIPAL", help="User:NAME to allow, or User:*."),
+)  # fmt: skip
 
 
 @click.group()
@@ -105,8 +98,7 @@ def acls() -> None:
 @_resource_options(("literal", "prefixed", "any", "match"))
 @click.option("--principal", multiple=True, metavar="PRINCIPAL", help="Only entries for this principal; repeatable.")
 @click.option("--orphans", is_flag=True, help="Only entries about missing users or resources, with the reason.")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_acls(
     pattern: str, principal: tuple[str, ...], orphans: bool, bootstrap: str, as_json: bool, **said: Any
 ) -> None:
@@ -116,11 +108,9 @@ def list_acls(
     has a password (tidelog users list). If nobody has one, users are not checked. Certificate names (CN=...) are never
     checked.
     """
-    from tidelog import Admin
-
     resources = _resources(said, pattern)
     wanted = [AclFilter(*resource) for resource in resources] or [AclFilter()]
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = dict.fromkeys(acl for each in wanted for acl in admin.describe_acls(each))
         shown = [acl for acl in found if not principal or acl.principal in principal]
         reasons = dict(_existing(admin).orphans(shown)) if orphans else None
@@ -139,17 +129,14 @@ def _existing(admin: Admin) -> Existing:
 
 @acls.command(short_help="Compare the entries with a file.")
 @_FILE
-@bootstrap_option
-@json_option
+@cluster_options
 def diff(path: Path, bootstrap: str, as_json: bool) -> None:
     """Show what `apply` would add (+) and remove (-) so that the cluster has exactly the entries in FILE.
 
     FILE is the output of `tidelog acls list --json`. The exit code is 1 if there is a difference.
     """
-    from tidelog import Admin
-
     wanted = _read(path)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         added, removed = _compare(wanted, admin.describe_acls())
     _show_difference(added, removed, as_json)
     if added or removed:
@@ -159,17 +146,14 @@ def diff(path: Path, bootstrap: str, as_json: bool) -> None:
 @acls.command(short_help="Make the entries match a file.")
 @_FILE
 @click.option("--force", is_flag=True, help="Remove entries without asking.")
-@bootstrap_option
-@json_option
+@cluster_options
 def apply(path: Path, force: bool, bootstrap: str, as_json: bool) -> None:
     """Add and remove entries so that the cluster has exactly those in FILE. `tidelog acls diff` previews the changes.
 
     New entries are added before others are removed.
     """
-    from tidelog import Admin
-
     wanted = _read(path)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         added, removed = _compare(wanted, admin.describe_acls())
         _show_difference(added, removed, as_json)
         if removed and not (force or click.confirm(f"Remove {count_of(len(removed), 'entry')}?", err=True)):
@@ -205,17 +189,14 @@ def _show_difference(added: list[AclBinding], removed: list[AclBinding], as_json
 @acls.command(short_help="Allow or deny operations.")
 @_resource_options(("literal", "prefixed"))
 @_entry_options
-@bootstrap_option
-@json_option
+@cluster_options
 def add(pattern: str, bootstrap: str, as_json: bool, **said: Any) -> None:
     """Allow or deny operations. Entries that deny take precedence over entries that allow.
 
     tidelog acls add --allow-principal User:alice --producer --topic orders
     """
-    from tidelog import Admin
-
     wanted = _entries(said, pattern)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         admin.create_acls(wanted)
     if as_json:
         _show(wanted, as_json)
@@ -228,13 +209,10 @@ def add(pattern: str, bootstrap: str, as_json: bool, **said: Any) -> None:
 @_resource_options(("literal", "prefixed", "any", "match"))
 @_entry_options
 @click.option("--force", is_flag=True, help="Remove without asking.")
-@bootstrap_option
-@json_option
+@cluster_options
 def remove(pattern: str, force: bool, bootstrap: str, as_json: bool, **said: Any) -> None:
     """Remove the entries with these principals, hosts and operations; without a principal, all entries about the
     resources."""
-    from tidelog import Admin
-
     if any(said[name] for name in ("allow_principal", "deny_principal")):
         wanted = [AclFilter(*_fields(acl)) for acl in _entries(said, pattern)]
     else:
@@ -242,7 +220,7 @@ def remove(pattern: str, force: bool, bootstrap: str, as_json: bool, **said: Any
         if not resources:
             raise click.UsageError("expected a resource (--topic, --group, --cluster, ...), found none")
         wanted = [AclFilter(*resource) for resource in resources]
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         if not force:
             found = dict.fromkeys(acl for each in wanted for acl in admin.describe_acls(each))
             for acl in found:
@@ -257,20 +235,19 @@ def remove(pattern: str, force: bool, bootstrap: str, as_json: bool, **said: Any
 @click.option("--principal", required=True, metavar="PRINCIPAL", help="Who: User:NAME.")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="The principal's address.")
 @click.option("--operation", required=True, type=click.Choice(_OPERATIONS, case_sensitive=False), help="The operation.")
-@bootstrap_option
-@json_option
+@cluster_options
 def why(pattern: str, principal: str, host: str, operation: str, bootstrap: str, as_json: bool, **said: Any) -> None:
     """Show whether a principal may do an operation on a resource, and which entry decides.
 
     tidelog acls why --principal User:alice --operation read --topic orders
     """
-    from tidelog import Admin, ConfigResource
+    from tidelog import ConfigResource
 
     resources = _resources(said, pattern)
     if len(resources) != 1:
         raise click.UsageError(f"expected one resource, found {len(resources)}")
     ((kind, name, _),) = resources
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_acls(AclFilter(kind, name, PatternType.MATCH))
         node = admin.describe_cluster().brokers[0].node_id
         (settings,) = admin.describe_configs([ConfigResource("broker", str(node))]).values()

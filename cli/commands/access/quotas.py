@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import click
 
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
-from tidelog.cli.terminal.settings import settings_option
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import print_json, print_rows, say
+from tidelog.cli.terminal.settings import options, settings_option
 from tidelog.model.client_quotas import CLIENT_ID, IP, USER, ClientQuotaEntity
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _entity_options(command: F) -> F:
-    for option in (
-        click.option("--ip-defaults", is_flag=True, help="All addresses without quotas of their own."),
-        click.option("--ip", metavar="ADDRESS", help="A client's address."),
-        click.option("--client-defaults", is_flag=True, help="All client ids without quotas of their own."),
-        click.option("--client", metavar="ID", help="A client id."),
-        click.option("--user-defaults", is_flag=True, help="All users without quotas of their own."),
-        click.option("--user", metavar="NAME", help="A user: the name of a principal, without its type."),
-    ):
-        command = option(command)
-    return command
+_entity_options: Final = options(
+    click.option("--ip-defaults", is_flag=True, help="All addresses without quotas of their own."),
+    click.option("--ip", metavar="ADDRESS", help="A client's address."),
+    click.option("--client-defaults", is_flag=True, help="All client ids without quotas of their own."),
+    click.option("--client", metavar="ID", help="A client id."),
+    click.option("--user-defaults", is_flag=True, help="All users without quotas of their own."),
+    click.option("--user", metavar="NAME", help="A user: the name of a principal, without its type."),
+)
 
 
 def _entity(said: dict[str, Any]) -> ClientQuotaEntity:
@@ -48,17 +41,14 @@ def quotas() -> None:
 @quotas.command(short_help="Show quotas.")
 @_entity_options
 @click.option("--strict", is_flag=True, help="Only quotas for exactly these types, without combinations.")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(strict: bool, bootstrap: str, as_json: bool, **said: Any) -> None:
     """Show the quotas of the named users, client ids or addresses, or all quotas.
 
     tidelog quotas describe --user alice
     """
-    from tidelog import Admin
-
     wanted = _entity(said)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_client_quotas(wanted, strict=strict)
     if as_json:
         print_json([{"entity": _shown(entity), "quotas": values} for entity, values in found.items()])
@@ -79,8 +69,7 @@ def describe(strict: bool, bootstrap: str, as_json: bool, **said: Any) -> None:
 @settings_option("Set a quota, such as producer_byte_rate=1048576; repeatable.")
 @click.option("--delete", "deleted", multiple=True, metavar="NAME", help="Remove a quota; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only check whether this would work.")
-@bootstrap_option
-@json_option
+@cluster_options
 def alter(
     settings: dict[str, str], deleted: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool, **said: Any
 ) -> None:
@@ -88,8 +77,6 @@ def alter(
 
     tidelog quotas alter --user alice --set producer_byte_rate=1048576 --set consumer_byte_rate=2097152
     """
-    from tidelog import Admin
-
     entity = _entity(said)
     if entity == ClientQuotaEntity():
         raise click.UsageError("expected --user, --client or --ip, or one of their -defaults, found none")
@@ -99,7 +86,7 @@ def alter(
         raise click.UsageError(f"expected each quota once, found {both[0]} in --set and in --delete")
     changes: dict[str, float | None] = {name: _number(name, value) for name, value in settings.items()}
     changes |= dict.fromkeys(deleted)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         admin.alter_client_quotas({entity: changes}, validate_only=dry_run)
     if as_json:
         print_json({"changed": not dry_run, "entity": _shown(entity), "quotas": changes})

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.private_files import DIRECTORY_MODE, replace_private
 from tidelog.cli.terminal.output import say
+from tidelog.cli.terminal.settings import options
 from tidelog.model.settings.properties import format_properties
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from tidelog.security.authority import Authority
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 CA_DAYS: Final = 3650
 DAYS: Final = 365
@@ -37,18 +35,15 @@ def security() -> None:
     """
 
 
-def _issuing(command: F) -> F:
-    for option in (
-        click.option("--days", type=click.IntRange(1, CA_DAYS), default=DAYS, show_default=True, help="Validity."),
-        click.option("--user", "users", multiple=True, metavar="NAME", help="A user; repeatable."),
-        click.option(
-            "--node", "nodes", multiple=True, metavar="ID=HOST,...",
-            help="A node with every name and address that others reach it by; repeatable.",
-        ),
-        click.argument("directory", type=click.Path(file_okay=False, path_type=Path)),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_issuing: Final = options(
+    click.option("--days", type=click.IntRange(1, CA_DAYS), default=DAYS, show_default=True, help="Validity."),
+    click.option("--user", "users", multiple=True, metavar="NAME", help="A user; repeatable."),
+    click.option(
+        "--node", "nodes", multiple=True, metavar="ID=HOST,...",
+        help="A node with every name and address that others reach it by; repeatable.",
+    ),
+    click.argument("directory", type=click.Path(file_okay=False, path_type=Path)),
+)  # fmt: skip
 
 
 @security.command(short_help="Make an authority and the first certificates in a new directory.")

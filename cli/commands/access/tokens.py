@@ -11,8 +11,8 @@ import click
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.private_files import replace_private
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_pairs, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options, secured
+from tidelog.cli.terminal.output import print_json, print_pairs, print_rows, say
 from tidelog.model.settings.security_protocol import SecurityProtocol
 
 if TYPE_CHECKING:
@@ -41,8 +41,7 @@ def tokens() -> None:
     metavar="FILE",
     help="Write it to a file for --command-config, readable by you only, and do not print its HMAC.",
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def create(
     owner: str | None,
     renewers: tuple[str, ...],
@@ -52,9 +51,7 @@ def create(
     as_json: bool,
 ) -> None:
     """Create a delegation token. Kafka's tools can also use the file that --save writes."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         made = admin.create_delegation_token(owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms or -1)
     if save is not None:
         replace_private(save, _login_file(made, secured()))
@@ -68,13 +65,10 @@ def create(
 @tokens.command(short_help="Renew a token.")
 @click.argument("token_id")
 @click.option("--period-ms", type=_PERIOD, help="New period from now. Default and maximum: the cluster's.")
-@bootstrap_option
-@json_option
+@cluster_options
 def renew(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) -> None:
     """Renew the token TOKEN_ID, which you must own or be allowed to renew."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         until_ms = admin.renew_delegation_token(_hmac_of(admin, token_id), renew_time_period_ms=period_ms or -1)
     if as_json:
         print_json({"token_id": token_id, "expiry_timestamp": until_ms})
@@ -85,14 +79,11 @@ def renew(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) -
 @tokens.command(short_help="Remove a token, or let it expire sooner.")
 @click.argument("token_id")
 @click.option("--period-ms", type=_PERIOD, help="Let it expire after this time. Default: remove it now.")
-@bootstrap_option
-@json_option
+@cluster_options
 def expire(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) -> None:
     """Remove the token TOKEN_ID, which you must own or be allowed to renew. Closes connections that logged in with
     it."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         until_ms = admin.expire_delegation_token(_hmac_of(admin, token_id), expiry_time_period_ms=period_ms or -1)
     if as_json:
         print_json({"token_id": token_id, "expiry_timestamp": until_ms})
@@ -107,13 +98,10 @@ def expire(token_id: str, period_ms: int | None, bootstrap: str, as_json: bool) 
     "--owner", "owners", multiple=True, metavar="PRINCIPAL", help="Only tokens that it owns or may renew; repeatable."
 )
 @click.option("--hmac", is_flag=True, help="Also show HMACs, which are the passwords of tokens.")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_tokens(owners: tuple[str, ...], hmac: bool, bootstrap: str, as_json: bool) -> None:
     """List your tokens, tokens that you may renew, and tokens that access control lists let you see."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_delegation_token(owners or None)
     if as_json:
         print_json([_fields(each, hmac=hmac) for each in found])

@@ -9,8 +9,8 @@ from typing import Final
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
 from tidelog.security.scram import BY_SASL_NAME, ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanism
 
 STDIN: Final = "-"
@@ -24,13 +24,10 @@ def users() -> None:
 
 @users.command("list", short_help="List users and their mechanisms.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_users(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """List the named users, or all users. Shows nothing about their passwords."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_user_scram_credentials(names)
     rows = [(name, each.mechanism.sasl_name, each.iterations) for name in sorted(found) for each in found[name]]
     if as_json:
@@ -49,8 +46,7 @@ def list_users(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 @click.option(
     "--password-file", metavar="FILE", help="A file with the password on its first line; - for stdin. Default: ask."
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def set_user(
     name: str, mechanisms: tuple[str, ...], iterations: int, password_file: str | None, bootstrap: str, as_json: bool
 ) -> None:
@@ -58,11 +54,11 @@ def set_user(
 
     The password is read from a prompt or a file, never from an argument, which others on the machine could see.
     """
-    from tidelog import Admin, ScramCredentialInfo, UserScramCredentialUpsertion
+    from tidelog import ScramCredentialInfo, UserScramCredentialUpsertion
 
     password = read_password(password_file)
     made = _mechanisms(mechanisms) or [ScramMechanism.SCRAM_SHA_512]
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         for how in made:
             info = ScramCredentialInfo(how, iterations)
             admin.alter_user_scram_credentials([UserScramCredentialUpsertion(name, password, info)])
@@ -77,13 +73,12 @@ def set_user(
 @click.option(
     "--mechanism", "mechanisms", multiple=True, type=_MECHANISMS, help="Only this one; repeatable. Default: all."
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def delete(name: str, mechanisms: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """Delete the passwords of the user NAME. It can no longer log in."""
-    from tidelog import Admin, UserScramCredentialDeletion
+    from tidelog import UserScramCredentialDeletion
 
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         gone = _mechanisms(mechanisms) or [
             each.mechanism for each in admin.describe_user_scram_credentials([name])[name]
         ]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import cluster_options, secured
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
 
@@ -38,8 +38,7 @@ def backup() -> None:
 @backup.command(short_help="Back up topics, groups and metadata of a running cluster.")
 @_PLACE
 @_THROTTLE
-@bootstrap_option
-@json_option
+@cluster_options
 def create(place: str, throttle: int | None, bootstrap: str, as_json: bool) -> None:
     """Back up the cluster into PLACE, which must be new or empty: a directory, or a URL such as s3://bucket/path.
 
@@ -105,8 +104,7 @@ def show(place: str, as_json: bool) -> None:
 )
 @click.option("--beside-others", is_flag=True, help="Restore even if the cluster has other topics or groups.")
 @_THROTTLE
-@bootstrap_option
-@json_option
+@cluster_options
 def restore(
     place: str, replicas: int | None, beside_others: bool, throttle: int | None, bootstrap: str, as_json: bool
 ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import print_json, print_rows, say
 from tidelog.proto.calls.api import ConfigResource, DescribedConfig
 
 _KIND = "client metrics"
@@ -19,13 +19,10 @@ def client_metrics() -> None:
 
 
 @client_metrics.command("list")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_subscriptions(bootstrap: str, as_json: bool) -> None:
     """List the names of all subscriptions."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         names = [found.name for found in admin.list_config_resources([_KIND])]
     if as_json:
         print_json(names)
@@ -36,13 +33,10 @@ def list_subscriptions(bootstrap: str, as_json: bool) -> None:
 
 @client_metrics.command(short_help="Show what subscriptions ask for.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """Show the named subscriptions, or all."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         known = admin.list_config_resources([_KIND])
         if missing := sorted(set(names) - {found.name for found in known}):
             raise CommandFailed(f"expected a subscription that exists, found {missing[0]!r}")
@@ -63,8 +57,7 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     "--match", metavar="ATTRIBUTE=REGEX,...", help="Which clients, such as client_id=orders-.*; all must match."
 )
 @click.option("--reset", "resets", multiple=True, type=click.Choice(_SETTINGS), help="Reset to default; repeatable.")
-@bootstrap_option
-@json_option
+@cluster_options
 def alter(
     name: str,
     metrics: str | None,
@@ -75,8 +68,6 @@ def alter(
     as_json: bool,
 ) -> None:
     """Create or change the subscription NAME. Settings that you do not name are unchanged."""
-    from tidelog import Admin
-
     given = {"metrics": metrics, "interval.ms": interval, "match": match}
     changes: dict[str, str | None] = {each: value for each, value in given.items() if value is not None}
     if both := sorted(changes.keys() & set(resets)):
@@ -84,7 +75,7 @@ def alter(
     changes.update(dict.fromkeys(resets))
     if not changes:
         raise click.UsageError("expected --metrics, --interval, --match or --reset, found none")
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         admin.alter_configs({ConfigResource(_KIND, name): changes})
     if as_json:
         print_json({"name": name, "settings": changes})
@@ -94,14 +85,11 @@ def alter(
 
 @client_metrics.command()
 @click.argument("name")
-@bootstrap_option
-@json_option
+@cluster_options
 def delete(name: str, bootstrap: str, as_json: bool) -> None:
     """Delete the subscription NAME. Clients stop pushing for it."""
-    from tidelog import Admin
-
     resource = ConfigResource(_KIND, name)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         if resource not in admin.list_config_resources([_KIND]):
             raise CommandFailed(f"expected a subscription that exists, found {name!r}")
         admin.alter_configs({resource: dict.fromkeys(_SETTINGS)})

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Final
 
 import click
 
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
-from tidelog.cli.terminal.settings import settings_option
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import print_json, print_rows, say
+from tidelog.cli.terminal.settings import options, settings_option
 from tidelog.proto.calls.api import ConfigResource
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _resource_options(command: F) -> F:
-    for option in (
-        click.option("--all-brokers", is_flag=True, help="Settings for all brokers, made at run time."),
-        click.option("--broker", type=click.IntRange(0), metavar="NODE", help="A broker's settings."),
-        click.option("--group", metavar="NAME", help="A consumer protocol group's own settings."),
-        click.option("--topic", metavar="NAME", help="A topic's settings."),
-    ):
-        command = option(command)
-    return command
+_resource_options: Final = options(
+    click.option("--all-brokers", is_flag=True, help="Settings for all brokers, made at run time."),
+    click.option("--broker", type=click.IntRange(0), metavar="NODE", help="A broker's settings."),
+    click.option("--group", metavar="NAME", help="A consumer protocol group's own settings."),
+    click.option("--topic", metavar="NAME", help="A topic's settings."),
+)
 
 
 def _resource(topic: str | None, group: str | None, broker: int | None, all_brokers: bool) -> ConfigResource:
@@ -44,8 +37,7 @@ def configs() -> None:
 @configs.command()
 @_resource_options
 @click.option("--changed", is_flag=True, help="Only settings that differ from their default.")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(
     topic: str | None,
     group: str | None,
@@ -56,10 +48,8 @@ def describe(
     as_json: bool,
 ) -> None:
     """Show settings with value and source; with --json also type and documentation."""
-    from tidelog import Admin
-
     resource = _resource(topic, group, broker, all_brokers)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         (found,) = admin.describe_configs([resource]).values()
     chosen = [config for config in found.values() if not changed or config.source != "DEFAULT_CONFIG"]
     if as_json:
@@ -85,8 +75,7 @@ def describe(
 @settings_option("Set a setting; repeatable.")
 @click.option("--reset", "resets", multiple=True, metavar="NAME", help="Reset a setting to its default; repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only check whether this would work.")
-@bootstrap_option
-@json_option
+@cluster_options
 def alter(
     topic: str | None,
     group: str | None,
@@ -99,15 +88,13 @@ def alter(
     as_json: bool,
 ) -> None:
     """Change settings. Settings that you do not name are unchanged."""
-    from tidelog import Admin
-
     resource = _resource(topic, group, broker, all_brokers)
     if not settings and not resets:
         raise click.UsageError("expected --set or --reset, found neither")
     if both := sorted(settings.keys() & set(resets)):
         raise click.UsageError(f"expected each setting once, found {both[0]} in --set and in --reset")
     changes: dict[str, str | None] = {**settings, **dict.fromkeys(resets)}
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         admin.alter_configs({resource: changes}, validate_only=dry_run)
     if as_json:
         print_json({"changed": not dry_run, "settings": changes})

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import print_json, print_rows, say
 from tidelog.cli.work.feature_levels import feature_rows
 from tidelog.model.features import SAFE_DOWNGRADE, UPGRADE
 
@@ -29,13 +29,10 @@ def features() -> None:
 
 
 @features.command(short_help="Show levels in use and levels that the nodes support.")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(bootstrap: str, as_json: bool) -> None:
     """Show each feature's current level and the highest level that every node supports."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_features()
     rows = feature_rows(found)
     if as_json:
@@ -55,17 +52,14 @@ def describe(bootstrap: str, as_json: bool) -> None:
 @features.command(short_help="Finalize: use what all nodes support.")
 @click.argument("levels", metavar="[FEATURE=LEVEL]...", nargs=-1)
 @_dry_run
-@bootstrap_option
-@json_option
+@cluster_options
 def upgrade(levels: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool) -> None:
     """Raise feature levels: the named ones, or all to the highest level that every node supports.
 
     Do it once the new version has proved itself: nodes with the old version may be unable to rejoin afterwards.
     """
-    from tidelog import Admin
-
     wanted = _levels(levels)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_features()
         if not wanted:
             wanted = {row["feature"]: row["max"] for row in feature_rows(found) if row["max"] > row["level"]}
@@ -75,16 +69,13 @@ def upgrade(levels: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: boo
 @features.command(short_help="Lower levels that no written data needs.")
 @click.argument("levels", metavar="FEATURE=LEVEL...", nargs=-1, required=True)
 @_dry_run
-@bootstrap_option
-@json_option
+@cluster_options
 def downgrade(levels: tuple[str, ...], dry_run: bool, bootstrap: str, as_json: bool) -> None:
     """Lower feature levels, so that nodes with an older version can rejoin. Level 0 disables a feature.
 
     Refused for a metadata.version whose records have already been written.
     """
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         _change(admin, admin.describe_features(), _levels(levels), SAFE_DOWNGRADE, dry_run, as_json)
 
 

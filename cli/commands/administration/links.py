@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, read_command_config, secured
-from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.terminal.connection import bootstrap_option, cluster_options, read_command_config, secured
+from tidelog.cli.terminal.output import count_of, megabytes, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from tidelog.client.links.definition import LinkDefinition
@@ -56,8 +56,7 @@ def links() -> None:
     "--groups", multiple=True, default=(".*",), metavar="REGEX", help="Groups whose offsets are copied. Default: all."
 )
 @_source_config
-@bootstrap_option
-@json_option
+@cluster_options
 def create(
     name: str,
     source: str,
@@ -113,8 +112,7 @@ def run(name: str, source_config: Path | None, bootstrap: str) -> None:
 
 
 @links.command("list", short_help="List links.")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_links(bootstrap: str, as_json: bool) -> None:
     """List the links whose target is this cluster."""
     found = _with_admin(bootstrap, lambda admin: admin.definitions())
@@ -137,8 +135,7 @@ def list_links(bootstrap: str, as_json: bool) -> None:
     metavar="SECONDS",
     help="Wait up to this long until nothing is left to fetch; else exit code 1.",
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def status(name: str, until_level: float | None, bootstrap: str, as_json: bool) -> None:
     """Show each partition of the link NAME, as last reported by `tidelog links run`, and open transactions.
 
@@ -169,8 +166,7 @@ def status(name: str, until_level: float | None, bootstrap: str, as_json: bool) 
 @_NAME
 @_TOPIC
 @_source_config
-@bootstrap_option
-@json_option
+@cluster_options
 def verify(name: str, topics: tuple[str, ...], source_config: Path | None, bootstrap: str, as_json: bool) -> None:
     """Read all records of the link's topics in both clusters and compare them. Exit code 1 if there is a difference."""
     from tidelog.client.links.managing import verify_link
@@ -207,8 +203,7 @@ def verify(name: str, topics: tuple[str, ...], source_config: Path | None, boots
     help="First stop producers at the source (Tidelog), and wait until everything is copied.",
 )
 @_source_config
-@bootstrap_option
-@json_option
+@cluster_options
 def promote(
     name: str,
     topics: tuple[str, ...],
@@ -255,8 +250,7 @@ def promote(
     "--source", required=True, metavar="HOST:PORT,...", help="Some brokers of this cluster, at their Kafka listener."
 )
 @_source_config
-@bootstrap_option
-@json_option
+@cluster_options
 def reverse(name: str, source: str, source_config: Path | None, bootstrap: str, as_json: bool) -> None:
     """Create the link NAME at its old source, once its topics were promoted here. `tidelog links run NAME --bootstrap
     OLD` then copies what is written here to the topics there.
@@ -279,8 +273,7 @@ def reverse(name: str, source: str, source_config: Path | None, bootstrap: str, 
 
 @links.command(short_help="Forget a link whose topics were promoted.")
 @_NAME
-@bootstrap_option
-@json_option
+@cluster_options
 def delete(name: str, bootstrap: str, as_json: bool) -> None:
     """Forget the link NAME. Its topics must have been promoted or deleted; a running `tidelog links run` stops."""
     from tidelog.client.links.managing import delete_link

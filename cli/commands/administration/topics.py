@@ -9,9 +9,9 @@ import click
 from tidelog.cli.commands.administration.verify_replicas import verify
 from tidelog.cli.commands.placement.moves import lift_throttle, pace_options, take_back, telling
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
-from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.terminal.output import count_of, megabytes, print_json, print_rows, say
 from tidelog.cli.terminal.settings import settings_option
 from tidelog.cli.terminal.times import time_ms
 from tidelog.cli.work.replicas.moving import Mover, Pace
@@ -35,13 +35,10 @@ topics.add_command(verify)
 
 @topics.command("list")
 @click.option("--internal", is_flag=True, help="Include the cluster's own topics.")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
     """List topics with their partitions and replicas."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.list_topics(internal=internal)
     if as_json:
         print_json(
@@ -78,8 +75,7 @@ def list_topics(internal: bool, bootstrap: str, as_json: bool) -> None:
 @settings_option("A setting of the topic, e.g. retention.ms=3600000; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Do nothing if the topic exists.")
 @click.option("--dry-run", is_flag=True, help="Only check whether the topic could be created.")
-@bootstrap_option
-@json_option
+@cluster_options
 def create(
     name: str,
     partitions: int | None,
@@ -92,13 +88,13 @@ def create(
     as_json: bool,
 ) -> None:
     """Create topic NAME."""
-    from tidelog import Admin, NewTopic
+    from tidelog import NewTopic
     from tidelog.model.errors import ErrorCode, TidelogError
 
     if assignments and (partitions or replicas):
         raise click.UsageError("expected either --assign or --partitions and --replicas, found both")
     placed = {number: _nodes(text) for number, text in enumerate(assignments)}
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         try:
             topic = NewTopic(name, partitions or -1, replicas or -1, settings, placed)
             (made,) = admin.create_topics([topic], validate_only=dry_run)
@@ -126,14 +122,11 @@ def create(
 @topics.command(short_help="Show leader, replicas and offsets of partitions.")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--unhealthy", is_flag=True, help="Only partitions without a leader or with replicas not in sync.")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: bool) -> None:
     """Show each partition of the named topics (default: all): leader, replicas, in-sync replicas, first and end
     offset."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         wanted = names or tuple(topic.name for topic in admin.list_topics())
         found = admin.describe_topics(wanted) if wanted else []
         offsets = _offsets(admin, found)
@@ -173,8 +166,7 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
 @click.option("--replicas", type=click.IntRange(1, 32_767), help="New number of replicas of each partition.")
 @click.option("--cancel", "cancels", is_flag=True, help="Cancel the topic's moves in progress.")
 @pace_options
-@bootstrap_option
-@json_option
+@cluster_options
 def alter(
     name: str,
     partitions: int | None,
@@ -192,11 +184,9 @@ def alter(
     first. The command waits until the replicas are in sync. Ctrl-C leaves moves in progress running; the same command
     continues later.
     """
-    from tidelog import Admin
-
     if [partitions is not None, replicas is not None, cancels].count(True) != 1:
         raise click.UsageError("expected one of --partitions, --replicas and --cancel")
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         if cancels:
             (described,) = admin.describe_topics([name])
             own = [TopicPartition(name, part.partition) for part in described.partitions]
@@ -237,16 +227,14 @@ def _alter_replicas(admin: Admin, name: str, replicas: int, pace: Pace, as_json:
 
 @topics.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@bootstrap_option
-@json_option
+@cluster_options
 def delete(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """Delete topics and all their records. If one topic cannot be deleted, the others still are."""
-    from tidelog import Admin
     from tidelog.model.errors import TidelogError
 
     deleted: list[str] = []
     refused: list[str] = []
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         for name in dict.fromkeys(names):
             try:
                 admin.delete_topics([name])
@@ -270,13 +258,10 @@ def delete(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 @click.option(
     "--partition", "-p", "partitions", type=click.IntRange(0, INT32_MAX), multiple=True, help="Only this; repeatable."
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def delete_records(name: str, before: int, partitions: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
     """Delete the records of topic NAME before an offset."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         there = [part.partition for part in admin.describe_topics([name])[0].partitions]
         starts = admin.delete_records({TopicPartition(name, number): before for number in partitions or there})
     if as_json:
@@ -300,17 +285,14 @@ def delete_records(name: str, before: int, partitions: tuple[int, ...], bootstra
     "--partition", "-p", "partitions", type=click.IntRange(0, INT32_MAX), multiple=True, help="Only this; repeatable."
 )
 @click.option("--internal", is_flag=True, help="Include the cluster's own topics if no topic is named.")
-@bootstrap_option
-@json_option
+@cluster_options
 def offsets(
     names: tuple[str, ...], when: str, partitions: tuple[int, ...], internal: bool, bootstrap: str, as_json: bool
 ) -> None:
     """Show an offset of each partition of the named topics (default: all), with the time of its record if it was
     looked up by time. There is none if no record qualifies, or if the partition has no leader."""
-    from tidelog import Admin
-
     spec = _spec(when)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         wanted = names or tuple(topic.name for topic in admin.list_topics(internal=internal))
         described = admin.describe_topics(wanted) if wanted else []
         parts = {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.terminal.connection import cluster_options, secured
+from tidelog.cli.terminal.output import count_of, megabytes, print_json, print_rows, say
 
 if TYPE_CHECKING:
     from tidelog.client.links.replicas import ComparedReplicas
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Check over the network that replicas hold the same records.")
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@bootstrap_option
-@json_option
+@cluster_options
 def verify(names: tuple[str, ...], bootstrap: str, as_json: bool) -> int:
     """Compare the replicas of each partition of these topics, or of all. Every broker reads its own log.
 

@@ -15,8 +15,8 @@ from tidelog.cli.commands.coordination.reset_offsets import (
     topics_option,
 )
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import print_json, print_rows, say
 from tidelog.cli.work.group_offsets import GroupStanding, log_ends, standings
 from tidelog.model.ids import TopicPartition
 
@@ -46,13 +46,10 @@ groups.add_command(reset_offsets)
 @click.option(
     "--type", "types", metavar="TYPE", multiple=True, help="Only groups of this type, classic or consumer; repeatable."
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """List groups with their states."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.list_groups(states=states, types=types)
     if as_json:
         print_json(
@@ -73,16 +70,13 @@ def list_groups(states: tuple[str, ...], types: tuple[str, ...], bootstrap: str,
 )
 @click.option("--members", "view", flag_value="members", help="Show members and their assignments instead.")
 @click.option("--state", "view", flag_value="state", help="Show state, coordinator and assignor instead.")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(names: tuple[str, ...], view: str, bootstrap: str, as_json: bool) -> None:
     """Show the named groups (default: all): each partition's committed offset, log end, lag and reader.
 
     Lag is what is not committed yet: log end offset minus committed offset.
     """
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         wanted = names or tuple(one.group_id for one in admin.list_consumer_groups())
         found, refused = described(admin, wanted)
         rows = _standings(admin, found) if view == "offsets" else []
@@ -104,17 +98,15 @@ def describe(names: tuple[str, ...], view: str, bootstrap: str, as_json: bool) -
 
 @groups.command(short_help="Delete groups with their committed offsets.")
 @group_arguments
-@bootstrap_option
-@json_option
+@cluster_options
 def delete(choice: GroupChoice, bootstrap: str, as_json: bool) -> None:
     """Delete groups that have no members, and their committed offsets.
 
     If one group cannot be deleted, the others still are."""
-    from tidelog import Admin
     from tidelog.model.errors import TidelogError
 
     failures: dict[str, str] = {}
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         wanted = choice.of(admin)
         try:
             admin.delete_consumer_groups(wanted)
@@ -136,13 +128,10 @@ def delete(choice: GroupChoice, bootstrap: str, as_json: bool) -> None:
 @groups.command("delete-offsets", short_help="Delete a group's committed offsets for topics.")
 @click.argument("name", metavar="GROUP")
 @topics_option(required=True)
-@bootstrap_option
-@json_option
+@cluster_options
 def delete_offsets(name: str, topics: dict[str, tuple[int, ...]], bootstrap: str, as_json: bool) -> None:
     """Delete GROUP's committed offsets for topics that no member subscribes to."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         any_group(admin, name)  # raises if the group does not exist
         committed = admin.list_consumer_group_offsets(name)
         wanted = sorted(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT64_MAX
-from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
+from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
 from tidelog.cli.terminal.times import duration_ms, utc_ms
 from tidelog.cli.work.group_offsets import bounds_of, led_partitions
 from tidelog.cli.work.reset_plan import (
@@ -131,8 +131,7 @@ def topics_option(*, required: bool = False) -> Callable[[F], F]:
 @click.option("--execute", is_flag=True, help="Apply the plan.")
 @click.option("--dry-run", is_flag=True, help="Only show the plan; the default.")
 @click.option("--export", is_flag=True, help="Print the new offsets as CSV, in the form that --from-file reads.")
-@bootstrap_option
-@json_option
+@cluster_options
 def reset_offsets(
     choice: GroupChoice,
     topics: Topics,
@@ -162,12 +161,11 @@ def reset_offsets(
     if target is None and (topics or all_topics):
         raise click.UsageError("expected the partitions that --from-file names, found --topic or --all-topics too")
 
-    from tidelog import Admin
     from tidelog.model.errors import TidelogError
 
     plans: dict[str, ResetPlan] = {}
     refused: list[str] = []
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         names = choice.of(admin)
         targets: Mapping[str, Target]
         if from_file is None:

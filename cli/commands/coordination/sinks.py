@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT64_MAX
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.output import print_json, print_rows, say
 
 if TYPE_CHECKING:
     from tidelog import SinkJob
@@ -23,13 +23,10 @@ def sinks() -> None:
 
 
 @sinks.command("list")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_sinks(bootstrap: str, as_json: bool) -> None:
     """List sinks: the last decided batch, the batch being written, and transactions that have not ended."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.list_sinks()
     if as_json:
         print_json(
@@ -50,14 +47,11 @@ def list_sinks(bootstrap: str, as_json: bool) -> None:
 
 @sinks.command(short_help="Show sinks, their jobs and transactions.")
 @click.argument("names", metavar="SINK...", nargs=-1, required=True)
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """Show sinks' ledgers: the last decided batch and its job, the batch being written, superseded jobs, and
     transactions that have not ended."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = list(admin.describe_sinks(dict.fromkeys(names)).values())
     if as_json:
         print_json([_json(one) for one in found])
@@ -82,14 +76,13 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 @click.argument("name", metavar="SINK")
 @click.option("--batch", type=click.IntRange(0, INT64_MAX), required=True, help="The batch that the job writes.")
 @click.option("--job", required=True, help="The job, as `describe` shows it.")
-@bootstrap_option
-@json_option
+@cluster_options
 def abort(name: str, batch: int, job: str, bootstrap: str, as_json: bool) -> None:
     """Abort everything that a job has written to SINK, prepared or not, and keep it from writing more. A decided batch
     is unaffected."""
-    from tidelog import Admin, SinkJob
+    from tidelog import SinkJob
 
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         outcome = admin.abort_sink_job(SinkJob(name, batch, job))
     if outcome.already_committed:
         raise CommandFailed(f"batch {batch} of {name} is decided: the last one is {outcome.last_batch}")
@@ -101,13 +94,10 @@ def abort(name: str, batch: int, job: str, bootstrap: str, as_json: bool) -> Non
 
 @sinks.command(short_help="Forget a sink.")
 @click.argument("name", metavar="SINK")
-@bootstrap_option
-@json_option
+@cluster_options
 def delete(name: str, bootstrap: str, as_json: bool) -> None:
     """Forget SINK, which must have no transactions. If its program still runs, it writes everything again."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         admin.delete_sink(name)
     if as_json:
         print_json({"sink": name, "deleted": True})

@@ -12,9 +12,9 @@ import click
 from tidelog.cli.commands.coordination.reset_offsets import Topics, topics_option
 from tidelog.cli.commands.coordination.sinks import sinks
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.output import print_json, print_rows, say
 from tidelog.cli.work.group_offsets import led_partitions
 from tidelog.cli.work.hanging import OpenTransaction, coordinated, described, find_hanging, open_transactions
 from tidelog.model.ids import TopicPartition
@@ -59,15 +59,12 @@ transactions.add_command(sinks)
     type=click.IntRange(0, INT64_MAX),
     help="Only those with a transaction open for longer than this, in ms.",
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def list_transactions(
     states: tuple[str, ...], producer_ids: tuple[int, ...], duration_ms: int | None, bootstrap: str, as_json: bool
 ) -> None:
     """List transactional ids with their states."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.list_transactions(states=states, producer_ids=producer_ids, duration_ms=duration_ms)
     if as_json:
         print_json(
@@ -86,13 +83,10 @@ def list_transactions(
 
 @transactions.command(short_help="Show transactional ids and their open transactions.")
 @click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """Show the coordinator, state and identity of transactional ids, and the partitions of each open transaction."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found, missing = described(admin, tuple(dict.fromkeys(names)))
     if found:
         _show_descriptions(found.values(), as_json, _now_ms())
@@ -102,13 +96,10 @@ def describe(names: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
 
 @transactions.command("describe-producers", short_help="Show the producers that a partition knows.")
 @topics_option(required=True)
-@bootstrap_option
-@json_option
+@cluster_options
 def describe_producers(topics: Topics, bootstrap: str, as_json: bool) -> None:
     """Show what partition leaders know about producers: epoch, last sequence, start of an open transaction."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_producers(_chosen(admin, topics))
     rows = [(at, one) for at, producers in found.items() for one in producers]
     if as_json:
@@ -142,16 +133,13 @@ def describe_producers(topics: Topics, bootstrap: str, as_json: bool) -> None:
     show_default=True,
     help="Only if the producer is silent for longer; use at least the brokers' transaction.max.timeout.ms.",
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def find_hanging_transactions(topics: Topics, broker: int | None, minutes: int, bootstrap: str, as_json: bool) -> None:
     """Find transactions that are open in a partition but unknown to their coordinator. They block readers of committed
     records; `abort` ends them."""
-    from tidelog import Admin
-
     if not topics and broker is None:
         raise click.UsageError("expected --topic or --broker, found neither")
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         partitions = _chosen(admin, topics) if topics else _all_partitions(admin)
         if broker is not None:
             partitions = _led_by(admin, broker, partitions)
@@ -168,8 +156,7 @@ def find_hanging_transactions(topics: Topics, broker: int | None, minutes: int, 
 @click.option(
     "--coordinator-epoch", type=click.IntRange(-1, INT32_MAX), help="The coordinator's epoch; -1 if none is known."
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def abort(
     topic: str,
     partition: int,
@@ -184,7 +171,6 @@ def abort(
 
     `find-hanging` shows such transactions. The command refuses a transaction that its coordinator knows: use
     `force-terminate` to end it in all its partitions."""
-    from tidelog import Admin
     from tidelog.client.admin.transaction_types import AbortTransactionSpec
 
     identity = (producer_id, producer_epoch, coordinator_epoch)
@@ -193,7 +179,7 @@ def abort(
         raise click.UsageError(f"expected --start-offset or --producer-id, found {found}")
     if start_offset is None and None in identity:
         raise click.UsageError("expected --producer-id, --producer-epoch and --coordinator-epoch together")
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         (at,) = _chosen(admin, {topic: (partition,)})
         if start_offset is not None:
             spec = _starting_at(admin, at, start_offset)
@@ -217,14 +203,11 @@ def abort(
 
 @transactions.command("force-terminate", short_help="Abort a transactional id's open transaction.")
 @click.argument("name", metavar="TRANSACTIONAL_ID")
-@bootstrap_option
-@json_option
+@cluster_options
 def force_terminate(name: str, bootstrap: str, as_json: bool) -> None:
     """Abort TRANSACTIONAL_ID's open transaction, even if it is prepared and waits for an external decision, and fence
     its producer."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         admin.force_terminate_transaction(name)
         found = admin.describe_transactions([name])[name]
     if as_json:

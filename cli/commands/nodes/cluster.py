@@ -14,7 +14,7 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
 from tidelog.cli.local.console import LocalConsole
 from tidelog.cli.local.secured import client_file
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
 from tidelog.cli.terminal.settings import settings_option
 from tidelog.cli.work.local_security import (
@@ -205,13 +205,10 @@ def stop(node_ids: tuple[int, ...], delete_data: bool, directory: Path, as_json:
 
 
 @cluster.command(short_help="Show a running cluster's brokers and controllers.")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(bootstrap: str, as_json: bool) -> None:
     """Show the brokers, controllers and metadata log of a running cluster, on this machine or another."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_cluster()
     brokers = [
         {

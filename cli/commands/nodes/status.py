@@ -13,9 +13,9 @@ import click
 from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.progress import SAMPLES, Windows
 from tidelog.broker.health.rule import Severity, counted
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import cluster_options, secured
 from tidelog.cli.terminal.numbers import Seconds
-from tidelog.cli.terminal.output import json_line, json_option, megabytes, print_json
+from tidelog.cli.terminal.output import json_line, megabytes, print_json
 from tidelog.cli.work.health_facts import Asker
 from tidelog.cli.work.health_look import Look, Watch, as_object, look_at, sentence
 from tidelog.model.escaping import escaped
@@ -38,8 +38,7 @@ ASK_TIMEOUT_MS: Final = 5_000
     help="Watch groups for this long to judge their progress; longer than their commit interval.",
 )  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="List what was not checked, and why.")
-@bootstrap_option
-@json_option
+@cluster_options
 def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, as_json: bool) -> int:
     """Show the health of the cluster: brokers, controllers, partitions, disks, groups, transactions.
 

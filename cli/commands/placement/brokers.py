@@ -11,9 +11,9 @@ import click
 
 from tidelog.cli.commands.placement.moves import lift_throttle, pace_options, take_back, telling
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options, secured
 from tidelog.cli.terminal.numbers import INT32_MAX
-from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.terminal.output import count_of, megabytes, print_json, print_rows, say
 from tidelog.cli.work.replicas.moving import Mover, Outcome, Pace, cordon, names_of, uncordon
 from tidelog.cli.work.replicas.placement import Overview, overview_of, placement_of, sizes_of
 from tidelog.cli.work.replicas.safe_moves import drain_plan
@@ -36,13 +36,10 @@ def brokers() -> None:
 
 
 @brokers.command("list", short_help="Show each broker: state, rack, replicas, leaders, bytes.")
-@bootstrap_option
-@json_option
+@cluster_options
 def list_brokers(bootstrap: str, as_json: bool) -> None:
     """Show each registered broker, live or not, with the replicas that partitions assign to it."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = admin.describe_cluster().brokers
         live = [int(broker.node_id) for broker in found if not broker.fenced]
         placed = placement_of(admin)
@@ -74,16 +71,14 @@ def list_brokers(bootstrap: str, as_json: bool) -> None:
 
 @brokers.command("api-versions", short_help="Show each node's Kafka APIs, versions and features.")
 @click.argument("nodes", metavar="[NODE]...", type=_NODE, nargs=-1)
-@bootstrap_option
-@json_option
+@cluster_options
 def api_versions(nodes: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
     """Show which APIs and versions the Kafka listener of each live broker, or of the named ones, supports, and which
     feature levels it supports and uses."""
-    from tidelog import Admin
     from tidelog.cli.work.kafka_versions import ask_versions
     from tidelog.client.config.admin import AdminConfig
 
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         listening = kafka_addresses(admin, nodes)
     tls = AdminConfig.of(secured()).tls()
     answers = {node: ask_versions(address, tls) for node, address in listening.items()}
@@ -151,17 +146,14 @@ def _versions_json(node: int, address: Address, answer: Any) -> dict[str, Any]:
 @brokers.command(short_help="Forget a broker that is gone for good.")
 @click.argument("node", metavar="NODE", type=_NODE)
 @click.option("--force", is_flag=True, help="Even if partitions have replicas on it.")
-@bootstrap_option
-@json_option
+@cluster_options
 def unregister(node: int, force: bool, bootstrap: str, as_json: bool) -> None:
     """Forget a broker that is down and will not come back, so that it no longer holds up feature upgrades.
 
     Partitions with a replica on it keep the replica assigned, and miss it, until it is moved. So the command refuses
     while there are any, unless --force. A broker that starts again under this id registers anew.
     """
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         held = sorted(at for at, part in placement_of(admin).items() if node in part.replicas)
         if held and not force:
             raise CommandFailed(
@@ -183,8 +175,7 @@ def unregister(node: int, force: bool, bootstrap: str, as_json: bool) -> None:
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @click.option("--cancel", "cancels", is_flag=True, help="Cancel the moves in progress, and end the cordon.")
 @pace_options
-@bootstrap_option
-@json_option
+@cluster_options
 def drain(
     nodes: tuple[int, ...],
     dead: bool,
@@ -201,10 +192,8 @@ def drain(
     brokers are cordoned: they get no new replicas until `undrain` or --cancel. Ctrl-C leaves moves in progress running;
     the same command continues later, and --cancel cancels them. At the end, the throttle is removed.
     """
-    from tidelog import Admin
-
     gone = frozenset(nodes)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         if cancels:
             _undrain(admin, gone)
             ongoing = admin.list_partition_reassignments()
@@ -233,17 +222,14 @@ def drain(
 
 @brokers.command(short_help="Let drained brokers get replicas again.")
 @click.argument("nodes", metavar="NODE...", type=_NODE, nargs=-1, required=True)
-@bootstrap_option
-@json_option
+@cluster_options
 def undrain(nodes: tuple[int, ...], bootstrap: str, as_json: bool) -> None:
     """Allow brokers that were drained, or are being drained, to get replicas of new partitions again.
 
     It moves nothing: `tidelog rebalance` moves replicas there, `tidelog brokers drain --cancel` cancels moves in
     progress.
     """
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         known = {int(broker.node_id) for broker in admin.describe_cluster().brokers}
         if unknown := sorted(set(nodes) - known):
             raise CommandFailed(f"expected brokers among {sorted(known)}, found {', '.join(map(str, unknown))}")

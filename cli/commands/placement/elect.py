@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT32_MAX
-from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
+from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     "--unclean", is_flag=True, help="If there is no leader, elect any live replica. Records that it lacks are lost."
 )
 @click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
-@bootstrap_option
-@json_option
+@cluster_options
 def elect(
     every: bool,
     topics: tuple[str, ...],
@@ -38,7 +37,6 @@ def elect(
     as_json: bool,
 ) -> None:
     """Make the first replica of each partition its leader, if it is live and in sync and another replica leads."""
-    from tidelog import Admin
     from tidelog.model.errors import TidelogError
 
     if every is bool(topics):
@@ -47,7 +45,7 @@ def elect(
         raise click.UsageError("expected one --topic with --partition")
     if unclean and not yes:
         click.confirm("Records that the elected replicas lack are lost for good. Continue?", abort=True, err=True)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         chosen = None if every else _chosen(admin, topics, numbers)
         try:
             elected = admin.elect_leaders(chosen, unclean=unclean)

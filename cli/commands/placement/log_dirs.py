@@ -8,9 +8,9 @@ from typing import Any, Final
 import click
 
 from tidelog.cli.commands.placement.moves import telling
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
-from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.terminal.output import count_of, megabytes, print_json, print_rows, say
 from tidelog.cli.work.replicas.disk_moves import (
     DiskMover,
     Placed,
@@ -37,13 +37,10 @@ def log_dirs() -> None:
 @click.argument("nodes", metavar="[NODE]...", type=_NODE, nargs=-1)
 @click.option("--replicas", "each", is_flag=True, help="Show each replica, with its move and lag.")
 @click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only replicas of this topic (repeatable).")
-@bootstrap_option
-@json_option
+@cluster_options
 def describe(nodes: tuple[int, ...], each: bool, topics: tuple[str, ...], bootstrap: str, as_json: bool) -> None:
     """Show the log directories of all live brokers, or of the named ones."""
-    from tidelog import Admin
-
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         found = {int(node): dirs for node, dirs in sorted(admin.describe_log_dirs(nodes).items())}
     if as_json:
         print_json([_as_json(node, directory, topics) for node, dirs in found.items() for directory in dirs])
@@ -107,8 +104,7 @@ def _as_json(node: int, directory: LogDir, topics: Collection[str]) -> dict[str,
 @click.option("--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S", help="How fast the broker may copy.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be moved.")
 @click.option("--cancel", "cancels", is_flag=True, help="Cancel the moves in progress: the replicas stay put.")
-@bootstrap_option
-@json_option
+@cluster_options
 def move(
     node: int,
     source: str | None,
@@ -125,11 +121,9 @@ def move(
     The replicas keep serving. Ctrl-C leaves the moves running; the same command resumes watching, and --cancel cancels
     them. At the end, the throttle is removed.
     """
-    from tidelog import Admin
-
     if cancels == bool(targets):
         raise click.UsageError("expected --to PATH, or --cancel")
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         mover = DiskMover(admin, node, telling(as_json))
         dirs = mover.dirs()
         check_paths(dirs, (*targets, source) if source else targets)

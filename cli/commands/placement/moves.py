@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.terminal.output import print_json, say
+from tidelog.cli.terminal.settings import options
 from tidelog.cli.work.replicas.moving import cancel, clear_throttles, name_of, names_of
 from tidelog.model.ids import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog import Admin
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 AT_ONCE: Final = 20
 
 
-def pace_options(command: F) -> F:
-    """Give a command ``--throttle`` and ``--at-once``."""
-    for option in (
-        click.option(
-            "--at-once", type=click.IntRange(1, INT32_MAX), default=AT_ONCE, show_default=True, metavar="N",
-            help="How many partitions to move at a time.",
-        ),
-        click.option(
-            "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S",
-            help="How fast each broker may send to, and fetch for, replicas that are catching up.",
-        ),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+pace_options: Final = options(
+    click.option(
+        "--at-once", type=click.IntRange(1, INT32_MAX), default=AT_ONCE, show_default=True, metavar="N",
+        help="How many partitions to move at a time.",
+    ),
+    click.option(
+        "--throttle", type=click.IntRange(1, INT64_MAX), metavar="BYTES/S",
+        help="How fast each broker may send to, and fetch for, replicas that are catching up.",
+    ),
+)  # fmt: skip
+"""Give a command ``--throttle`` and ``--at-once``."""
 
 
 def telling(as_json: bool) -> Callable[[str], None]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT64_MAX
-from tidelog.cli.terminal.output import count_of, json_option, print_json, print_rows, say
+from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
 from tidelog.cli.work.replicas import reassignment_plan as plan
 from tidelog.cli.work.replicas.disk_moves import Directories
 from tidelog.cli.work.replicas.moving import cancel, clear_throttles, name_of, throttle
@@ -63,8 +63,7 @@ _ON_WAY, _ELSEWHERE = "moves to its directory", "in another directory"
     help="For --execute: allow it while other moves are in progress, or to change the throttle.",
 )
 @click.option("--preserve-throttles", is_flag=True, help="For --verify, --cancel: keep the throttle.")
-@bootstrap_option
-@json_option
+@cluster_options
 def reassign(mode: str | None, bootstrap: str, as_json: bool, **options: Any) -> int:
     """Move replicas of partitions to other brokers.
 
@@ -76,15 +75,13 @@ def reassign(mode: str | None, bootstrap: str, as_json: bool, **options: Any) ->
     --execute prints the previous replicas: keep that output as a file for rolling back. --verify exits with 1 while any
     move is unfinished.
     """
-    from tidelog import Admin
-
     if mode is None:
         raise click.UsageError(f"expected one of {', '.join('--' + name for name in _MODES)}")
     file: Path | None = options["file"]
     if (mode in ("execute", "verify", "cancel")) is (file is None):
         raise click.UsageError(f"--{mode}: expected {'no' if file else 'a'} --reassignment-json-file")
     wanted = None if file is None else plan.read_assignment(file)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         if mode == "list":
             return _list(admin, as_json)
         if mode == "generate":

@@ -10,8 +10,8 @@ import click
 
 from tidelog.cli.commands.placement.moves import lift_throttle, pace_options, take_back, telling
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options
+from tidelog.cli.terminal.output import count_of, megabytes, print_json, print_rows, say
 from tidelog.cli.work.replicas.moving import Mover, Pace, names_of
 from tidelog.cli.work.replicas.placement import Overview, overview_of, rates_of
 from tidelog.cli.work.replicas.reassignment_plan import as_file
@@ -37,8 +37,7 @@ WINDOW_S: Final = 3_600
     help="How far back to look at traffic.",
 )  # fmt: skip
 @pace_options
-@bootstrap_option
-@json_option
+@cluster_options
 def rebalance(
     execute: bool,
     cancels: bool,
@@ -56,11 +55,9 @@ def rebalance(
     replicas are not all in sync, are left alone. --execute carries the plan out, some partitions at a time; Ctrl-C
     leaves moves in progress running, and the next plan starts from there.
     """
-    from tidelog import Admin
-
     if execute and cancels:
         raise click.UsageError("expected either --execute or --cancel")
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         if cancels:
             take_back(admin, admin.list_partition_reassignments(), as_json)
             return

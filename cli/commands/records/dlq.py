@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
-from tidelog.cli.terminal.output import json_option, print_json, print_rows, say
+from tidelog.cli.terminal.connection import admin_client, cluster_options, secured
+from tidelog.cli.terminal.output import print_json, print_rows, say
 from tidelog.cli.terminal.records import record_json, time_text
+from tidelog.cli.terminal.settings import options
 from tidelog.model.escaping import escaped
 
 if TYPE_CHECKING:
@@ -34,14 +35,11 @@ def dlq() -> None:
     """
 
 
-def _filters(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in (
-        click.option("--exception", metavar="TEXT", help="Only letters whose exception name or text contains this."),
-        click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic."),
-        click.option("--reason", help="Only letters with this reason: attempts, rejected, invalid."),
-    ):
-        command = option(command)
-    return command
+_filters: Final = options(
+    click.option("--exception", metavar="TEXT", help="Only letters whose exception name or text contains this."),
+    click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic."),
+    click.option("--reason", help="Only letters with this reason: attempts, rejected, invalid."),
+)
 
 
 def _chosen(reason: str | None, origin: str | None, exception: str | None) -> Callable[[Letter], bool]:
@@ -70,8 +68,7 @@ def _reader(address: str, topic: str, **connection: Any) -> Iterator[tuple[Consu
 @click.argument("topic")
 @click.option("--max", "most", type=click.IntRange(1), default=READ_MAX, help=f"Read at most this many ({READ_MAX:,}).")
 @_filters
-@bootstrap_option
-@json_option
+@cluster_options
 def list_letters(
     topic: str, most: int, reason: str | None, origin: str | None, exception: str | None, bootstrap: str, as_json: bool
 ) -> None:
@@ -116,8 +113,7 @@ def list_letters(
 @dlq.command()
 @click.argument("topic")
 @click.argument("place", metavar="PARTITION:OFFSET")
-@bootstrap_option
-@json_option
+@cluster_options
 def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
     """Show one letter of TOPIC: its origin, why it died, its key, headers and value."""
     from tidelog import TopicPartition
@@ -168,8 +164,7 @@ def _headers(letter: Letter) -> list[tuple[str, Any]]:
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N letters a second.")
 @click.option("--dry-run", is_flag=True, help="Count what would be moved; move nothing.")
 @_filters
-@bootstrap_option
-@json_option
+@cluster_options
 def redrive(
     topic: str,
     to: str | None,
@@ -215,11 +210,10 @@ def redrive(
 @click.argument("topic")
 @click.option("--before-offset", "places", metavar="PARTITION:OFFSET", multiple=True, help="Up to here; repeatable.")
 @click.option("--all", "everything", is_flag=True, help="Everything that is in the topic now.")
-@bootstrap_option
-@json_option
+@cluster_options
 def purge(topic: str, places: tuple[str, ...], everything: bool, bootstrap: str, as_json: bool) -> None:
     """Delete letters of TOPIC for good, from the start of each partition."""
-    from tidelog import Admin, TopicPartition
+    from tidelog import TopicPartition
 
     if everything == bool(places):
         raise click.UsageError("expected --all or --before-offset, found neither or both")
@@ -232,7 +226,7 @@ def purge(topic: str, places: tuple[str, ...], everything: bool, bootstrap: str,
     if everything:
         with _reader(bootstrap, topic, **secured()) as (_, partitions):
             wanted = dict.fromkeys(partitions, -1)
-    with Admin(bootstrap, **secured()) as admin:
+    with admin_client(bootstrap) as admin:
         first = admin.delete_records(wanted)
     if as_json:
         print_json([{"partition": at.partition, "first_offset": offset} for at, offset in sorted(first.items())])

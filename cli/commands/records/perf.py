@@ -9,9 +9,9 @@ import click
 
 from tidelog.cli.commands.records.consume import LOOK_UP_TIMEOUT_S
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import cluster_options, secured
 from tidelog.cli.terminal.numbers import Seconds
-from tidelog.cli.terminal.output import json_option, print_json, print_pairs
+from tidelog.cli.terminal.output import print_json, print_pairs
 from tidelog.cli.terminal.settings import CLIENT_TAKEN, settings_option
 from tidelog.cli.work import workload
 from tidelog.cli.work.workload import Rate, percentile
@@ -45,8 +45,7 @@ def perf() -> None:
 @_seconds_option(10.0)
 @click.option("--one-by-one", is_flag=True, help="Call send() for each record instead of send_many().")
 @settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; repeatable.", taken=CLIENT_TAKEN)
-@bootstrap_option
-@json_option
+@cluster_options
 def produce(
     topic: str, size: int, seconds: float, one_by_one: bool, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
@@ -69,8 +68,7 @@ def produce(
     "A setting of the consumer, e.g. fetch_max_bytes=1000000; repeatable.",
     taken={**CLIENT_TAKEN, "auto_offset_reset": "reading begins at the first record"},
 )
-@bootstrap_option
-@json_option
+@cluster_options
 def consume(
     topic: str, as_records: bool, records_max: int | None, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
@@ -95,8 +93,7 @@ def consume(
 @_seconds_option(10.0)
 @click.option("--rate", type=click.IntRange(1, RATE_MAX), default=1_000, show_default=True, help="Records a second.")
 @settings_option("A setting of the producer, e.g. acks=1; repeatable.", taken=CLIENT_TAKEN)
-@bootstrap_option
-@json_option
+@cluster_options
 def latency(
     topic: str, size: int, seconds: float, rate: int, settings: dict[str, Any], bootstrap: str, as_json: bool
 ) -> None:
@@ -113,8 +110,7 @@ def latency(
 @_size_option(1024)
 @click.option("--count", type=click.IntRange(1, COUNT_MAX), default=1_000, show_default=True, help="How many records.")
 @settings_option("A setting of the producer, e.g. acks=1; repeatable.", taken=CLIENT_TAKEN)
-@bootstrap_option
-@json_option
+@cluster_options
 def end_to_end(topic: str, size: int, count: int, settings: dict[str, Any], bootstrap: str, as_json: bool) -> None:
     """Measure the time from send() until a consumer has the record, one record at a time (after a warm-up of 10).
     Nothing else may write to TOPIC in the meantime."""

@@ -15,9 +15,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from tidelog.cli.failure import EXIT_INTERRUPTED, CommandFailed
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import cluster_options, secured
 from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
-from tidelog.cli.terminal.output import count_of, json_option, print_json, say
+from tidelog.cli.terminal.output import count_of, print_json, say
 from tidelog.cli.terminal.settings import CLIENT_TAKEN, settings_option
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ class InputRecord:
 )  # fmt: skip
 @click.option("--partition", type=click.IntRange(0, INT32_MAX), help="Send to this partition, whatever the key.")
 @settings_option("A setting of the producer, e.g. acks=1 or compression_type=lz4; repeatable.", taken=CLIENT_TAKEN)
-@bootstrap_option
-@json_option
+@cluster_options
 def produce(
     topic: str,
     file: Path | None,

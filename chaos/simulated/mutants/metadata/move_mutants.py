@@ -3,23 +3,25 @@ another directory"."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 _MOVES: Final = "tidelog.storage.log.log_moves"
 
+mutant: Final = partial(Mutant, scenario="directories")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="copy-keeps-what-the-log-has-lost",
         rule="KIP-113",
         what="A copy is not cut off where the log was: it goes on with records that the leader has never had.",
         module=_MOVES,
         old="            if same < copy.log_end_offset:\n                copy.truncate_to(same)\n",
         new="",
-        scenario="directories",
     ),
-    Mutant(
+    mutant(
         id="move-is-not-on-disk",
         rule="durability",
         what="A move is decided before its copy is on disk: a loss of power takes what the log had on its old disk.",
@@ -27,9 +29,8 @@ MUTANTS: Final = (
         old="        self._flush(whole=True)\n"
         '        assert self.recovery_point == end, f"{self.name} is not durable up to {end}"\n',
         new="        self._flushes.recovery_point = self.log_end_offset\n        self._flushes.is_new = False\n",
-        scenario="directories",
     ),
-    Mutant(
+    mutant(
         id="controller-is-not-told-of-a-move",
         rule="KIP-858",
         what="A broker does not say that a replica has moved: when the disk fails, the controller goes on counting on "
@@ -37,9 +38,8 @@ MUTANTS: Final = (
         module=_MOVES,
         old="        self.on_moved(key, target.directory_id)\n",
         new="",
-        scenario="directories",
     ),
-    Mutant(
+    mutant(
         id="found-move-is-finished-unsynced",
         rule="durability",
         what="A start finishes a move whose decision is not on disk: a loss of power brings the log back beside its "
@@ -47,6 +47,5 @@ MUTANTS: Final = (
         module=_MOVES,
         old="            self._make_durable(directories)\n",
         new="            pass\n",
-        scenario="directories",
     ),
 )

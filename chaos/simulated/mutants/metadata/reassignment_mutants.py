@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Mutant
@@ -9,8 +10,11 @@ from tidelog.chaos.simulated.mutants.mutant import Mutant
 _CHANGE: Final = "tidelog.metadata_quorum.controller.partition_change"
 _BROKERS: Final = "tidelog.metadata_quorum.controller.broker_changes"
 
+mutant: Final = partial(Mutant, scenario="reassignment")
+"""Where most of them are seen; the others say where."""
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="reassignment-ends-too-early",
         rule="KIP-455",
         what="A reassignment ends at once, whether or not those that are added are in sync: they are taken for "
@@ -22,9 +26,8 @@ MUTANTS: Final = (
         "        partition = _assigned(partition, Assignment(stay))\n"
         "        isr_next = list(partition.replicas)\n"
         "    isr_next = [node for node in isr_next if node in partition.replicas]\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="removed-log-goes-too-early",
         rule="KIP-455",
         what="A broker lets go of a replica, and of its log, as soon as it is to be removed, not once the controller "
@@ -33,9 +36,8 @@ MUTANTS: Final = (
         old="        if found is None or node_id not in found.replicas:\n            if was_here:\n",
         new="        if found is None or node_id not in found.replicas or node_id in found.removing_replicas:\n"
         "            if was_here:\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="replica-goes-unnoticed",
         rule="leader epoch",
         what="The leader epoch stays when a replica goes: a leader that hears of its going and coming back together "
@@ -43,9 +45,8 @@ MUTANTS: Final = (
         module=_CHANGE,
         old="        leader=elected.node_id if leader_changes or some_go else None,\n",
         new="        leader=elected.node_id if leader_changes else None,\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="move-ends-with-too-few",
         rule="min ISR",
         what="A reassignment ends once the new replicas are in sync, however few of those that stay are: committed "
@@ -53,18 +54,16 @@ MUTANTS: Final = (
         module=_CHANGE,
         old="    if len(in_sync) < min(min_isr, len(target)) or not set(present.adding) <= set(in_sync):\n",
         new="    if not set(present.adding) <= set(in_sync):\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="wish-leaves-too-few",
         rule="min ISR",
         what="A cancelled or changed wish drops replicas at once though too few of the others have what is committed.",
         module="tidelog.metadata_quorum.controller.reassignment",
         old="        text = _too_few_left(partition, wanted, min_isr)\n",
         new="        text = None\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="drain-changes-the-factor",
         rule="KIP-860",
         what="The controller does not look at the number of replicas: a drain planned from an old view gives a "
@@ -72,27 +71,24 @@ MUTANTS: Final = (
         module="tidelog.metadata_quorum.controller.reassignment",
         old="        if not allow_factor_change and len(item.replicas) != target_now:\n",
         new="        if target_now < 0:\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="new-topics-on-a-drained-broker",
         rule="KIP-1066",
         what="The controller places replicas of new topics on cordoned brokers, too: a drain goes on without end.",
         module="tidelog.metadata_quorum.controller.topic_changes",
         old="        if not found.in_controlled_shutdown and not image.is_cordoned(node_id)\n",
         new="        if not found.in_controlled_shutdown\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="moves-onto-a-drained-broker",
         rule="KIP-1066",
         what="Whoever asks for it moves replicas onto a cordoned broker.",
         module="tidelog.metadata_quorum.controller.reassignment",
         old="        if node not in present and image.is_cordoned(node):\n",
         new="        if node not in present and node < 0:\n",
-        scenario="reassignment",
     ),
-    Mutant(
+    mutant(
         id="live-broker-is-unregistered",
         rule="unregistering",
         what="A broker that lives, leads and is in sync is forgotten if somebody asks for it.",
@@ -101,7 +97,7 @@ MUTANTS: Final = (
         new="        if found.fenced is None:\n            text",
         scenario="removal",
     ),
-    Mutant(
+    mutant(
         id="epoch-of-a-removed-broker-is-given-again",
         rule="KIP-631",
         what="The next broker epoch follows the highest that a registered broker has: one that was unregistered gets "
@@ -112,7 +108,7 @@ MUTANTS: Final = (
         "            broker_epoch = BrokerEpoch(max(known, default=0) + 1)\n",
         scenario="removal",
     ),
-    Mutant(
+    mutant(
         id="removed-broker-comes-back-clean",
         rule="KIP-966",
         what="Whatever registers under an id that was unregistered counts as stopped cleanly: it may lead without "
@@ -122,7 +118,7 @@ MUTANTS: Final = (
         new="            clean = existing is None or request",
         scenario="removal",
     ),
-    Mutant(
+    mutant(
         id="cordon-outlives-its-broker",
         rule="KIP-1066",
         what="A drained broker is unregistered and its cordon stays: another one under its id gets no replicas.",
@@ -131,7 +127,7 @@ MUTANTS: Final = (
         new="        if image.is_cordoned(NodeId(-1)):\n",
         scenario="removal",
     ),
-    Mutant(
+    mutant(
         id="heartbeats-of-a-removed-broker-are-taken",
         rule="KIP-631",
         what="A broker that was unregistered while it was not heard of hears nothing of it, and never registers again.",
@@ -144,7 +140,7 @@ MUTANTS: Final = (
         "        if stale is not None:\n",
         scenario="removal",
     ),
-    Mutant(
+    mutant(
         id="replicas-on-a-removed-broker",
         rule="KIP-455",
         what="Replicas are moved to a broker that was unregistered: nobody is there to take them.",

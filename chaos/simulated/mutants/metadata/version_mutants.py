@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.chaos.simulated.mutants.mutant import Mutant
@@ -13,44 +14,42 @@ _JOURNAL: Final = "tidelog.metadata_quorum.raft.journal"
 _LOG_DIRS: Final = "tidelog.broker.handlers.log_dirs"
 _TOPICS: Final = "tidelog.metadata_quorum.controller.topic_changes"
 
+mutant: Final = partial(Mutant, scenario="versions")
+
 MUTANTS: Final = (
-    Mutant(
+    mutant(
         id="record-below-its-level",
         rule="a record is written only under a level that has it",
         what="The controller writes whatever it is asked for, whether all nodes can read it or not.",
         module=_CONTROLLER,
         old="        fault = gate_fault(self.draft, decision.records)\n",
         new="        fault = None\n",
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="registration-below-its-level",
         rule="a record is written only under a level that has it",
         what="Controllers' registrations enter the log though its level has no record for them.",
         module=_FEATURES,
         old=" != record and gate_fault(image, (record,)) is None\n",
         new=" != record\n",
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="request-below-its-level",
         rule="a request is done only under a level that allows going on from it",
         what="Replicas move between disks though a node of release 0.1 may take these disks over.",
         module=_LOG_DIRS,
         old="        if fault is not None:\n            return AlterReplicaLogDirsResponse((), ErrorCode.UNSUPP",
         new="        if fault == 0:\n            return AlterReplicaLogDirsResponse((), ErrorCode.UNSUPP",
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="brokers-not-asked",
         rule="a level is taken only if every node knows it",
         what="A level is taken if the controllers know it, whatever the brokers do.",
         module=_FEATURES,
         old="        if not low <= level <= high:\n            hint =",
         new='        if kind == "controller" and not low <= level <= high:\n            hint =',
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="silent-controllers-agree",
         rule="a level is taken only if every node knows it",
         what="A level is taken though a controller has not said that it knows it: one of release 0.1 that is down, and "
@@ -58,33 +57,29 @@ MUTANTS: Final = (
         module=_FEATURES,
         old="    if missing:\n",
         new="    if missing == 0:\n",
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="unregistered-brokers-are-asked",
         rule="a level is taken only if every node knows it",
         what="A broker that was unregistered stays among those that must know a level.",
         module="tidelog.metadata_quorum.image.change",
         old="                    self._brokers.drop(record.node_id)\n",
         new="",
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="formats-left-too-early",
         rule="the formats of release 0.1 stay until the level is taken",
         what="A controller leaves the formats of release 0.1 with the first entry that it hears of.",
         module=_CONTROLLER_NODE,
         old="        if DIRECTORIES_VOTE.is_open(image.features):\n",
         new="        if image.features:\n",
-        scenario="versions",
     ),
-    Mutant(
+    mutant(
         id="topic-id-that-nobody-said",
         rule="a field that release 0.1 does not send means what it meant there",
         what="The controller takes the id that a client of release 0.1 does not say for the topic's.",
         module=_TOPICS,
         old="        if not topic.topic_id:\n",
         new="        if topic.topic_id == ZERO_TOPIC_ID:\n",
-        scenario="versions",
     ),
 )
