@@ -1,1 +1,1 @@
-"""Clients at work, written once: against a :class:`~tidelog.chaos.workloads.world.World`, simulated or real."""
+"""Client workloads, written once, for a :class:`~tidelog.chaos.workloads.world.World` that is simulated or real."""

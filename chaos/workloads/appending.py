@@ -17,14 +17,13 @@ from tidelog.model.ids import TopicPartition
 BURSTS: Final = (1, 1, 2, 5)
 PADDING: Final = (0, 10, 200, 1_500)
 FLUSH_S: Final = 40.0
-"""How long the last outcomes may take, once a producer is told to stop."""
+"""How long to wait for the last outcomes once a producer is told to stop."""
 
 
 class Appender(Incarnation):
     """Sends small bursts of unique values to any of its partitions until it is stopped or killed.
 
-    ``pause_s``: from one burst to the next, where no rate is set. ``acknowledged`` is told of each record that is there
-    for good.
+    ``pause_s``: between bursts, if no rate is set. ``acknowledged`` is called for each durable record.
     """
 
     def __init__(
@@ -87,11 +86,11 @@ class Appender(Incarnation):
             await self.producer.send(at.topic, **record, partition=at.partition, on_delivery=self._heard(number))
         except (TidelogError, ValueError):
             # Raised before the record was taken: it will never be sent. ValueError: the partition is new, and the
-            # broker that was asked for metadata has not heard of it yet.
+            # broker that was asked for metadata does not know it yet.
             self._ended(number, Outcome.FAILED)
 
     def _record(self, number: int) -> dict[str, Any]:
-        """A record as arguments of ``send``."""
+        """Return a record as arguments of ``send``."""
         return {"value": b"%s:%d:" % (self.name.encode(), number) + b"x" * self._rng.choice(self._padding)}
 
     def _heard(self, number: int) -> Callback:
@@ -132,6 +131,6 @@ class Appender(Incarnation):
         self._forget()
 
     def _forget(self) -> None:
-        """Nobody will hear what becomes of what is under way."""
+        """Forget what is in flight: nobody will learn its outcome."""
         for number in list(self._under_way):
             self._ended(number, Outcome.UNKNOWN)

@@ -1,4 +1,4 @@
-"""Consumer groups: members that come, go, die, stand still and are replaced, each the SDK's consumer in a process."""
+"""Consumer groups: members that come, go, die, pause and are replaced, each an SDK consumer in its own process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from tidelog.model.ids import TopicId, TopicPartition
 
 POLL_S: Final = 1.0
 ASKS: Final = 0.3
-"""How often a member asks what is committed, by rounds."""
+"""How often a member asks for committed offsets, per round."""
 COMMITS: Final = ("auto", "auto", "sync", "async")
 LAST_COMMITS: Final = 8
-"""How often a member that commits by itself tries to, before it leaves."""
+"""How often a member with its own commits tries to commit before it leaves."""
 MEMBERS_MAX: Final = 6
 MAX_POLL_INTERVAL_MS: Final = 5_000
 UnreleasedInstanceIdError: Final = type(exception_for(ErrorCode.UNRELEASED_INSTANCE_ID))
 
 
 class Listener(Protocol):
-    """The listener to what members do: the judge of groups, or a writer of histories that are judged later."""
+    """Observes what members do: the judge of groups, or a writer of histories that are judged later."""
 
     def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None: ...
 
@@ -50,7 +50,7 @@ class Listener(Protocol):
 
 
 class GroupMember(Incarnation, ConsumerRebalanceListener):
-    """Polls, works on what it got, commits; until it is told to stop, or dies."""
+    """Polls, works on the records, commits, until it is told to stop or dies."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
         settings: Mapping[str, Any],
         works_s: Sequence[float] = (0.0,),
     ) -> None:
-        """``topics``: a pattern where it is one text; ``works_s``: how long it works on a poll, one of these."""
+        """``topics``: a pattern if it is one string; ``works_s``: choices for how long it works on a poll."""
         self.operations = 0
         self.closed = False
         self.fenced = False
@@ -69,7 +69,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
         self.lost = 0
         """How often partitions were taken from it."""
         self.stall_s = 0.0
-        """How long it works on what the next poll brings, besides."""
+        """Additional time that it works on the next poll's records."""
         self._listener = listener
         self._topics = topics
         self._settings = settings
@@ -85,7 +85,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
 
     @property
     def at_work(self) -> bool:
-        """Whether it polls: neither over nor on its way out, nor paused."""
+        """Whether it polls: not over, leaving or paused."""
         return not self.stopping and super().at_work
 
     @property
@@ -94,7 +94,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
 
     @property
     def believed(self) -> int:
-        """The generation in which it believes itself."""
+        """The generation that it believes to be current."""
         return self.consumer.group_metadata().generation_id
 
     def _ended_by(self, error: TidelogError) -> None:
@@ -127,7 +127,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
         began = self.world.now()
         try:
             records = await self.consumer.poll(POLL_S)
-        except UnreleasedInstanceIdError:  # the one before it has a session left
+        except UnreleasedInstanceIdError:  # its predecessor's session has not expired
             self.world.note(f"{self.name} waits for its instance id")
             await asyncio.sleep(POLL_S)
             return
@@ -146,19 +146,19 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
             self.consumer.commit_async()
         elif records and self._commits == "sync":
             await self._commit()
-        await self.process.unpaused()  # one that stands still has its commit ready to go
+        await self.process.unpaused()  # a paused one has its commit ready to send
         if self._rng.random() < ASKS:
             await self._ask_committed()
 
     async def _commit_the_rest(self) -> None:
-        """Leave as a careful application does: what a rebalance kept it from committing may be the last there is."""
+        """Leave as a careful application does: a commit that a rebalance prevented may be its last one."""
         for _ in range(LAST_COMMITS):
             if await self._commit():
                 return
             await self._round()
 
     async def _commit(self) -> bool:
-        """Whether it was done."""
+        """Commit. Returns whether it succeeded."""
         try:
             await self.consumer.commit(timeout=3.0)
         except (
@@ -172,7 +172,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
         return True
 
     async def _ask_committed(self) -> None:
-        """Ask what is committed; the answer is judged where it is heard."""
+        """Ask for committed offsets; the answer is judged when it arrives."""
         try:
             await self.consumer.committed(self.assignment, timeout=0.5)
         except TidelogError as error:
@@ -208,7 +208,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
 
 
 class Group(Roster[GroupMember]):
-    """A group: another member follows one that dies or leaves, under the same instance id if it is static."""
+    """A group: a member that dies or leaves is followed by another, with the same instance id if it is static."""
 
     def __init__(
         self,
@@ -224,8 +224,9 @@ class Group(Roster[GroupMember]):
         works_s: Sequence[float] = (0.0,),
         is_static: Callable[[int], bool] = lambda slot: False,
     ) -> None:
-        """``settings``: further ones of every member; ``prefix``: of their names; ``polls``: how many records a poll
-        brings at most, one of these; ``is_static``: whether members of a slot have an instance id, by its number."""
+        """``settings``: further settings of every member; ``prefix``: of their names; ``polls``: choices for how many
+        records a poll returns at most; ``is_static``: whether the members of a slot have an instance id, by its
+        number."""
         super().__init__(world, rng, (), self._member)
         self.name = name
         self._instances: dict[str, str | None] = {}
@@ -245,18 +246,18 @@ class Group(Roster[GroupMember]):
 
     @property
     def members(self) -> list[GroupMember]:
-        """All that there ever were."""
+        """All members that ever existed."""
         return [member for member in self.everyone if isinstance(member, GroupMember)]
 
     def name_of(self, base: str) -> str:
         return super().name_of(self._prefix)
 
     def generation_of(self, client: str) -> int | None:
-        """The generation in which a client believes itself; None for a stranger."""
+        """Return the generation that a client believes to be current; None for a stranger."""
         return next((member.believed for member in self.members if member.name == client), None)
 
     def name_in(self, client: str, topic_id: TopicId) -> str | None:
-        """A member's name for a topic."""
+        """Return a member's name for a topic."""
         member = next((member for member in self.members if member.name == client), None)
         return None if member is None else member.consumer._core.cluster.cache.name_of(topic_id)
 
@@ -264,12 +265,12 @@ class Group(Roster[GroupMember]):
         return {member.name: member.assignment for member in self.living}
 
     def is_whole(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the members agree on their generation, and each partition belongs to one of them."""
+        """Return whether the members agree on their generation, and each partition belongs to exactly one of them."""
         owned = [at for each in self.assignments().values() for at in each]
         return len({member.believed for member in self.living}) == 1 and sorted(owned) == sorted(partitions)
 
     def add(self) -> None:
-        """Begin a member in a slot of its own."""
+        """Start a member in its own slot."""
         number = len(self.slots)
         slot = f"{self._prefix}slot{number}"
         self._instances[slot] = f"i{number}" if self._is_static(number) else None
@@ -298,23 +299,23 @@ class Group(Roster[GroupMember]):
         return GroupMember(name, self.world, self._listener, self._topics, settings, self._works_s)
 
     def gone(self, slot: str, client: GroupMember) -> None:
-        """A member has ended by itself: it was told to, or another one took its instance id."""
-        if client.fenced:  # a join of its dead predecessor, or of one that it replaced, was on its way for long
+        """Handle a member that ended by itself: it was told to, or another one took its instance id."""
+        if client.fenced:  # a join of its dead predecessor, or of one that it replaced, was delayed for long
             self.world.later(0.5, lambda: self.follow(slot, client))
 
     def at(self, number: int) -> tuple[str, GroupMember] | None:
-        """One of the slots whose members are at work, and its member."""
+        """Return one of the slots whose members are working, and its member."""
         found = [(slot, self.current[slot]) for slot in self.slots if self.current[slot].at_work]
         return found[number % len(found)] if found else None
 
     # --- faults -----------------------------------------------------------------------------------------
 
     def kill(self, number: int, seconds: float) -> bool:
-        """End a member; another one begins in its slot later, or never (0) where others are left."""
+        """Kill a member; another one starts in its slot later, or never (0) if others are left."""
         return self._ends(number, seconds, GroupMember.kill)
 
     def leave(self, number: int, seconds: float) -> bool:
-        """Have a member leave; another one comes as after :meth:`kill`, before the first has left, too."""
+        """Make a member leave; another one follows as after :meth:`kill`, possibly before the first has left."""
         return self._ends(number, seconds, GroupMember.stop)
 
     def _ends(self, number: int, seconds: float, end: Callable[[GroupMember], None]) -> bool:
@@ -331,7 +332,7 @@ class Group(Roster[GroupMember]):
         return True
 
     def join(self, number: int = 0, seconds: float = 0.0) -> bool:
-        """Have another member come, in a new slot or in one that was left for good."""
+        """Add a member, in a new slot or in one that was left for good."""
         if len(self.slots) < MEMBERS_MAX:
             self.add()
         elif self.held:
@@ -347,7 +348,7 @@ class Group(Roster[GroupMember]):
         return found is not None and self._instances[found[0]] is not None and super().second(number, seconds)
 
     def stall(self, number: int, seconds: float) -> bool:
-        """Have a member work for so long on what its next poll brings, and poll no more meanwhile."""
+        """Make a member work for this long on its next poll's records, without polling in the meantime."""
         found = self.at(number)
         if found is None:
             return False

@@ -1,4 +1,4 @@
-"""Incarnations of clients: each in a process of its own that ends, stands still and is replaced."""
+"""Incarnations of clients: each in its own process, which ends, pauses and is replaced."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from tidelog.chaos.workloads.world import World
 from tidelog.client.errors import RequestTimedOutError, SinkJobFencedError, TidelogError
 
 AGAIN_S: Final = 0.1
-"""From a time-out to the next try."""
+"""Pause between a time-out and the next try."""
 
 
 class GivenUp(Exception):
-    """A client ends here by its own choice."""
+    """A client ends by its own choice."""
 
 
 class Incarnation:
-    """One incarnation of a client: it begins when it is made."""
+    """One incarnation of a client; it starts when it is created."""
 
     def __init__(self, name: str, world: World) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Incarnation:
         return not (self.killed or self.task.done() or self.process.paused)
 
     def _make(self) -> None:
-        """Make what the client has from its beginning on."""
+        """Create what the client has from its start on."""
 
     async def _guarded(self) -> None:
         try:
@@ -50,7 +50,7 @@ class Incarnation:
             self._ended_by(error)
 
     def _ended_by(self, error: TidelogError) -> None:
-        """Judge what the client was told."""
+        """Judge the error that ended the client."""
         if not (error.retriable or error.abortable or isinstance(error, SinkJobFencedError)):
             self.world.violated(f"{self.name} was refused: {type(error).__name__}: {error}")
 
@@ -58,33 +58,33 @@ class Incarnation:
         raise AssertionError(f"{self.name} has nothing to do")
 
     def stop(self) -> None:
-        """Have it end once what is under way is done."""
+        """Let it end once its current work is done."""
         self.stopping = True
 
     def kill(self) -> None:
-        """End the client's process."""
+        """Kill the client's process."""
         self.killed = True
         self.task.cancel()
         self.process.kill()
 
     async def finish(self) -> None:
-        """Cancel it, and end the SDK's clients of its process in good order."""
+        """Cancel it, and close its SDK clients in good order."""
         await self.process.end()
 
     def failure(self) -> BaseException | None:
-        """The exception that ended the client, if anything but us did."""
+        """Return the exception that ended the client, unless we ended it."""
         return self.task.exception() if self.task.done() and not self.task.cancelled() else None
 
 
 C = TypeVar("C", bound=Incarnation)
 AWAY_S: Final = (0.05, 0.5, 2.0)
-"""How long a slot is empty whose client has ended by itself."""
+"""How long a slot stays empty after its client has ended by itself."""
 
 
 class Roster(Generic[C]):
-    """Slots, and the clients that fill them: one incarnation after the other, now and then two at a time.
+    """Slots, and the clients that fill them: one incarnation after the other, occasionally two at a time.
 
-    ``start`` makes an incarnation for a slot, under a name of its own.
+    ``start`` creates an incarnation for a slot, with its own name.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Roster(Generic[C]):
         self.current: dict[str, C] = {}
         self.everyone: list[Incarnation] = []
         self.held: dict[str, Any] = {}
-        """Slots that nobody is to follow in for now, and why."""
+        """Slots that must stay empty for now, and why."""
         self.stopping = False
         self.count = 0
         self.rng = rng
@@ -107,12 +107,12 @@ class Roster(Generic[C]):
 
     @property
     def replaced(self) -> list[Incarnation]:
-        """Those that have no slot any more, or never had one."""
+        """Incarnations that no longer have a slot, or never had one."""
         current = set(self.current.values())
         return [client for client in self.everyone if client not in current]
 
     def name_of(self, base: str) -> str:
-        """A name that nobody had."""
+        """Return an unused name."""
         self.count += 1
         return f"{base}{self.count}"
 
@@ -121,7 +121,7 @@ class Roster(Generic[C]):
             self.fill(slot)
 
     def fill(self, slot: str, start: Callable[[str, str], C] | None = None) -> None:
-        """Start an incarnation in a slot; the one before goes on, if it does."""
+        """Start an incarnation in a slot; a previous one keeps running."""
         made = (start or self._start)(slot, self.name_of(f"{slot}."))
         made.stopping = self.stopping
         self.current[slot] = made
@@ -129,12 +129,12 @@ class Roster(Generic[C]):
         self.world.when_done(made.task, lambda: self.gone(slot, made))
 
     def gone(self, slot: str, client: C) -> None:
-        """A client has ended: after a while another one has its slot."""
+        """Handle the end of a client: after a while, another one gets its slot."""
         if not (self.stopping or client.killed) and self.current.get(slot) is client and slot not in self.held:
             self.refill(slot, client, self.rng.choice(AWAY_S))
 
     def refill(self, slot: str, client: C, seconds: float, start: Callable[[str, str], C] | None = None) -> None:
-        """Fill a slot later, unless somebody else has done so by then; ``start``: also when the run is ending."""
+        """Fill a slot later, unless somebody else has done so by then; ``start``: even when the run is ending."""
         self.world.at(seconds, lambda: self.follow(slot, client, start))
 
     def follow(self, slot: str, client: C, start: Callable[[str, str], C] | None = None) -> None:
@@ -143,16 +143,16 @@ class Roster(Generic[C]):
             self.fill(slot, start)
 
     def forget(self) -> None:
-        """Let go of clients that have ended and have no slot any more."""
+        """Drop clients that have ended and no longer have a slot."""
         current = set(self.current.values())
         self.everyone = [client for client in self.everyone if client in current or not client.task.done()]
 
     def is_current(self, client: Incarnation) -> bool:
-        """Whether nobody else has been given its slot since."""
+        """Return whether nobody else has got its slot since."""
         return any(current is client for current in self.current.values())
 
     def at(self, number: int) -> tuple[str, C] | None:
-        """A slot, and the client that is at work in it."""
+        """Return a slot and the client that is working in it."""
         slot = self.slots[number % len(self.slots)]
         client = self.current.get(slot)
         return None if client is None or not client.at_work or slot in self.held else (slot, client)
@@ -160,7 +160,7 @@ class Roster(Generic[C]):
     # --- faults -----------------------------------------------------------------------------------------
 
     def kill(self, number: int, seconds: float) -> bool:
-        """Kill a client; after a while another one has its slot."""
+        """Kill a client; after a while, another one gets its slot."""
         found = self.at(number)
         if found is None:
             return False
@@ -170,7 +170,7 @@ class Roster(Generic[C]):
         return True
 
     def pause(self, number: int, seconds: float) -> bool:
-        """Have a client stand still for a while."""
+        """Pause a client for a while."""
         found = self.at(number)
         if found is not None:
             self.freeze(found[1], seconds)
@@ -187,7 +187,7 @@ class Roster(Generic[C]):
         self.world.later(seconds, resume)
 
     def second(self, number: int, seconds: float) -> bool:
-        """Start another client in a slot while the first runs, or stands still for a while."""
+        """Start another client in a slot while the first runs, or is paused for a while."""
         found = self.at(number)
         if found is None:
             return False
@@ -199,13 +199,13 @@ class Roster(Generic[C]):
     # --- the end ----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Have each client end once what is under way is done, and nobody follow."""
+        """Let each client end once its current work is done, without successors."""
         self.stopping = True
         for client in self.everyone:
             client.stop()
 
     async def ended(self, bound_s: float) -> None:
-        """Wait until each client has ended that is neither killed nor paused. Raises ``TimeoutError``."""
+        """Wait until every client that is neither killed nor paused has ended. Raises ``TimeoutError``."""
         working = {each.task: each.name for each in self.everyone if not (each.killed or each.process.paused)}
         if working:
             _, late = await asyncio.wait(working, timeout=bound_s)
@@ -222,7 +222,7 @@ class Roster(Generic[C]):
 
 
 async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Ask until there is an answer. Raises what is no time-out."""
+    """Ask until there is an answer. Raises all errors but time-outs."""
     while True:
         try:
             return await ask()

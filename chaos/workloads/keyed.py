@@ -1,7 +1,7 @@
-"""Clients of a compacted topic: producers that write few keys over and over, readers that begin at log start.
+"""Clients of a compacted topic: producers that rewrite few keys, readers that begin at log start.
 
-A reader goes through a partition from its start to where it ended when the reader began, again and again; each time it
-must end with the latest value of every key.
+A reader repeatedly reads a partition from its start to the end offset at that time; each time it must end with the
+latest value of every key.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidelog.model.ids import TopicPartition
 TOMBSTONES: Final = 0.2
 """The share of writes that delete a key."""
 STALLED_S: Final = 4.0
-"""A scan that gets nothing for so long is given up, and begun anew."""
+"""A scan that gets nothing for this long is abandoned and restarted."""
 
 
 class KeyedWriter(Appender):
-    """An idempotent producer that writes keys over and over, and deletes some.
+    """An idempotent producer that rewrites keys, and deletes some.
 
-    ``written`` is told of each write when it has its outcome.
+    ``written`` is called for each write that has its outcome.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class KeyedWriter(Appender):
 
 
 class KeyedReader(Incarnation):
-    """A consumer that reads one partition after the other from its start to its end."""
+    """A consumer that reads one partition after the other from start to end."""
 
     def __init__(
         self, name: str, world: World, partitions: Sequence[TopicPartition], scanned: Callable[[Scan], None]
     ) -> None:
-        """``scanned`` is told of each partition that was read to its end."""
+        """``scanned`` is called for each partition that was read to its end."""
         self._partitions = partitions
         self._scanned = scanned
         super().__init__(name, world)
@@ -105,7 +105,7 @@ class KeyedReader(Incarnation):
                 try:
                     await self._scan(at)
                 except OffsetOutOfRangeError:
-                    continue  # the log was cut, or begins further on: from its start again
+                    continue  # the log was truncated, or begins later: restart from its start
                 except TidelogError as error:
                     self.world.note(f"{self.name}: {type(error).__name__} at {at}")
             await asyncio.sleep(self._rng.uniform(0.2, 2.0))

@@ -16,15 +16,15 @@ from tidelog.model.ids import TopicPartition
 POLL_S: Final = 0.5
 ASK_PAUSE_S: Final = (0.1, 0.5)
 SEEKS: Final = 0.02
-"""How often a reader that seeks does so, by polls that brought something."""
+"""How often a seeking reader seeks, per poll with records."""
 SEEK_BACK: Final = 1_000
-"""It goes back by so many records at most: one that goes back anywhere, and reads five at a time, never comes to the
-end of a long log."""
+"""Maximum records to go back. A reader that goes back anywhere, and reads five at a time, never reaches the end of a
+long log."""
 
 
 class Reader(Incarnation):
-    """Reads partitions from their beginning on; if ``seeks`` it goes back now and then, and if ``asks`` it asks where
-    they end: what one leader said, the next may not take back."""
+    """Reads partitions from their start. With ``seeks`` it occasionally goes back, and with ``asks`` it asks for the
+    end offsets: what one leader reported, the next may not take back."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class Reader(Incarnation):
         poll_s: float = POLL_S,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        """``history``: where its polls go, instead of the world's. ``settings``: of its consumer; by chance without."""
+        """``history``: where its polls are recorded, instead of the world's. ``settings``: of its consumer; random by
+        default."""
         self._poll_s = poll_s
         self.positions = dict.fromkeys(partitions, 0)
         self.refused = False
@@ -56,7 +57,7 @@ class Reader(Incarnation):
         self.world.violated(f"{self.name} ended by itself: {error!r}")
 
     def is_at(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether it has read up to the ends of its partitions, or never will."""
+        """Return whether it has read up to the ends of its partitions, or never will."""
         return self.refused or all(position >= ends.get(at, 0) for at, position in self.positions.items())
 
     def _make(self) -> None:

@@ -1,8 +1,8 @@
-"""Clients of sinks: drivers that run one numbered batch after the other, and the tasks that write them. Each
-incarnation has a process of its own.
+"""Clients of sinks: drivers that run numbered batches in order, and the tasks that write them. Each incarnation has its
+own process.
 
-A driver keeps what a streaming program keeps outside the cluster: which batches it has noted as done. It reads that as
-it begins, and a batch that is not noted it runs again, with the same rows.
+A driver keeps what a streaming program stores outside the cluster: which batches it has recorded as done. It reads that
+at its start, and reruns a batch that is not recorded, with the same rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BATCHES: Final = "batches"
 PARTITIONS: Final = 3
 TASKS: Final = (0, 1, 2)
 NOTED_S: Final = 0.05
-"""A driver that has heard of a decision has noted it so long after."""
+"""How long after learning of a decision a driver records it."""
 
 
 class Driver(Incarnation):
@@ -35,7 +35,7 @@ class Driver(Incarnation):
         super().__init__(name, world)
 
     async def _ledger(self) -> SinkLedger:
-        """A ledger, its settings by chance."""
+        """Return a ledger with random settings."""
         rng = self._rng
         ledger = self.process.has(
             SinkLedger(
@@ -52,7 +52,7 @@ class Driver(Incarnation):
 
 
 class TaskAttempt(Incarnation):
-    """Writes some rows of a batch and prepares them; ``message`` is what its driver gets, if it gets anything."""
+    """Writes some rows of a batch and prepares them; ``message`` is what its driver gets, if anything."""
 
     def __init__(self, name: str, world: World, job: SinkJob, attempt: str) -> None:
         self.job = job
@@ -65,7 +65,7 @@ class TaskAttempt(Incarnation):
             self.message.set_result(message)
 
     def _writer(self) -> SinkWriter:
-        """A writer, its settings by chance."""
+        """Return a writer with random settings."""
         rng, scale = self._rng, self.world.scale
         return self.process.has(
             SinkWriter(
@@ -83,8 +83,8 @@ class TaskAttempt(Incarnation):
 
 
 class SinkBooks:
-    """Programs, each with a sink of its own: one driver after another, now and then two at a time; and what these are
-    told of their batches."""
+    """Programs, each with its own sink: one driver after another, occasionally two at a time; and what they learn about
+    their batches."""
 
     def __init__(
         self, world: World, rng: random.Random, sinks: Sequence[str], start: Callable[[str, str], Driver]
@@ -92,15 +92,15 @@ class SinkBooks:
         self.world = world
         self.roster = Roster(world, rng, sinks, start)
         self.noted_s: dict[str, float] = {}
-        """When a driver of each sink last noted a batch as done."""
+        """When a driver of each sink last recorded a batch as done."""
         self.told: dict[tuple[str, int], list[str]] = {}
         """Sink and batch → the jobs that drivers were told are decided."""
         self.told_s: dict[tuple[str, int], float] = {}
-        """When one was first told so."""
+        """When a driver was first told so."""
         self.aborted: dict[tuple[str, int], list[str]] = {}
 
     def decided(self, job: SinkJob, outcome: SinkOutcome) -> None:
-        """A driver was told that a batch is decided."""
+        """Note that a driver was told that a batch is decided."""
         key = (job.sink, job.batch)
         told = self.told.setdefault(key, [])
         if not outcome.already_committed:
@@ -113,12 +113,12 @@ class SinkBooks:
             self.world.violated(f"batch {job.batch} of {job.sink} is told to be decided, the last is {outcome}")
 
     def gone(self, job: SinkJob) -> None:
-        """A driver was told that the job is aborted."""
+        """Note that a driver was told that the job is aborted."""
         self.aborted.setdefault((job.sink, job.batch), []).append(job.job)
 
 
 class RowsTask(TaskAttempt):
-    """Writes rows that are given to it."""
+    """Writes given rows."""
 
     def __init__(self, name: str, world: World, job: SinkJob, rows: Sequence[tuple[int, bytes]]) -> None:
         self.rows = rows
@@ -140,7 +140,7 @@ class RowsTask(TaskAttempt):
         await writer.close(2.0)
 
     async def _abort(self, writer: SinkWriter) -> None:
-        """A task may think better of it, whatever its driver does."""
+        """Abort: a task may change its mind, whatever its driver does."""
         await asyncio.sleep(self._rng.choice((0.0, 0.05, 0.5)))
         self.world.events["task-aborted"] += 1
         try:
@@ -150,22 +150,23 @@ class RowsTask(TaskAttempt):
 
 
 class BatchBooks(SinkBooks):
-    """Programs that write batches of rows: what they are to write, what they have noted, what they asked for."""
+    """Programs that write batches of rows: what they must write, what they have recorded, what they requested."""
 
     seed: int
-    """Decides the rows of each batch."""
+    """Determines the rows of each batch."""
 
     def __init__(
         self, world: World, rng: random.Random, sinks: Sequence[str], start: Callable[[str, str], Driver]
     ) -> None:
         super().__init__(world, rng, sinks, start)
         self.noted = dict.fromkeys(sinks, NO_BATCH)
-        """The last batch that a program has noted as done: outside the cluster, and never lost."""
+        """The last batch that a program has recorded as done: outside the cluster, and never lost."""
         self.commits = 0
         self._asked: dict[tuple[str, int], dict[str, int]] = {}
 
     def plan(self, job: SinkJob) -> list[list[tuple[int, bytes]]]:
-        """The rows of a batch by task, with their partitions: the same for each of its jobs, but for their writer."""
+        """Return the rows of a batch by task, with their partitions: the same for each of its jobs, except for their
+        writer."""
         rng = random.Random(f"{self.seed}-{job.sink}-{job.batch}")
         plan: list[list[tuple[int, bytes]]] = []
         for task in TASKS[: rng.randrange(1, len(TASKS) + 1)]:
@@ -179,13 +180,13 @@ class BatchBooks(SinkBooks):
         return task
 
     def asked(self, job: SinkJob, messages: Sequence[SinkMessage]) -> None:
-        """A driver is about to commit this."""
+        """Note that a driver is about to commit this."""
         self.commits += 1
         rows = sum(message.rows for message in messages)
         self._asked.setdefault((job.sink, job.batch), {}).setdefault(job.job, rows)
 
     def batches(self) -> list[Batch]:
-        """What is known of each batch."""
+        """Return what is known about each batch."""
         keys = dict.fromkeys((*self._asked, *self.told, *self.aborted))
         return [self._batch(key) for key in keys]
 
@@ -210,7 +211,7 @@ class BatchDriver(Driver):
             if not await self._batch(ledger, batch):
                 continue
             if rng.random() < 0.1:
-                break  # it dies, and nobody has noted what was decided
+                break  # it dies, and nobody has recorded the decision
             await asyncio.sleep(NOTED_S)
             if work.noted[self.sink] >= batch:
                 self.world.events["noted-by-another"] += 1
@@ -222,7 +223,7 @@ class BatchDriver(Driver):
         await ledger.close()
 
     async def _batch(self, ledger: SinkLedger, batch: int) -> bool:
-        """Run a batch once; whether it is decided. Raises where this driver is at its end."""
+        """Run a batch once. Returns whether it is decided. Raises if this driver must end."""
         rng, work = self._rng, self._work
         job = ledger.new_job(batch)
         messages: list[SinkMessage] = []
@@ -253,7 +254,7 @@ class BatchDriver(Driver):
             return True
 
     async def _give_up(self, ledger: SinkLedger, messages: Sequence[SinkMessage]) -> bool:
-        """Abort, or leave that to whoever takes over; whether the batch is decided."""
+        """Abort, or leave that to the successor. Returns whether the batch is decided."""
         if self._rng.random() < 0.3:
             return False
         try:
@@ -271,7 +272,7 @@ class BatchDriver(Driver):
         return False
 
     async def _task(self, job: SinkJob, rows: Sequence[tuple[int, bytes]]) -> SinkMessage | None:
-        """Have one task's rows written: by another attempt where one dies or takes too long. None: not this time."""
+        """Get one task's rows written: by another attempt if one dies or takes too long. None: not this time."""
         for _ in range(3):
             self._tasks += 1
             task = self._work.start_task(f"{self.name}#{self._tasks}", job, rows)

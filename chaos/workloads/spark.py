@@ -42,11 +42,11 @@ CORES: Final = 2
 FAILURES_MAX: Final = 4
 """``spark.task.maxFailures``."""
 TRIGGERS_S: Final = (0.0, 0.2, 0.6)
-"""Before a driver looks for data again; the last, where there was none."""
+"""Pauses before a driver looks for data again; the last one if there was none."""
 
 
 class Stopped(Exception):
-    """The query was stopped, or found another one at work on its checkpoint."""
+    """The query was stopped, or found another one working on its checkpoint."""
 
 
 class Checkpoint:
@@ -58,16 +58,16 @@ class Checkpoint:
         self.commits: dict[int, str] = {}
 
     def offset(self, batch: int) -> SourceOffset:
-        """Where a batch ends."""
+        """Return where a batch ends."""
         return SourceOffset.from_json(json.loads(self.offsets[batch]))
 
     def latest(self) -> tuple[int, int]:
-        """The last batch that is planned, and the last that is done; -1: none."""
+        """Return the last planned batch and the last completed one; -1: none."""
         return max(self.offsets, default=-1), max(self.commits, default=-1)
 
 
 class Books(Protocol):
-    """The scenario as drivers and tasks see it: they ask it and tell it."""
+    """The scenario as drivers and tasks see it."""
 
     world: World
     checkpoints: dict[str, Checkpoint]
@@ -107,7 +107,7 @@ class QueryDriver(Driver):
         return self._asked_to_stop.done()
 
     def stop_query(self) -> None:
-        """``query.stop()``: tasks are ended; a commit that is under way is not, but nothing follows it."""
+        """``query.stop()``: tasks are ended; a commit in progress is not, but nothing follows it."""
         if not self.asked_to_stop:
             self._asked_to_stop.set_result(None)
 
@@ -142,7 +142,7 @@ class QueryDriver(Driver):
         await admin.close()
 
     async def _batch(self, planner: Planner, ledger: SinkLedger, batch: int) -> bool:
-        """Run a batch; false: there is nothing to read. Raises what ends the query."""
+        """Run a batch. Returns false if there is nothing to read. Raises what ends the query."""
         checkpoint = self.checkpoint
         if batch > 0:
             start = json.loads(checkpoint.offsets[batch - 1])
@@ -174,7 +174,7 @@ class QueryDriver(Driver):
         return True
 
     async def _write(self, log: dict[int, str], batch: int, text: str) -> None:
-        """Make a file of a log. Source: ``HDFSMetadataLog.add``, ``concurrentStreamLogUpdate``."""
+        """Create a file of a log. Source: ``HDFSMetadataLog.add``, ``concurrentStreamLogUpdate``."""
         await asyncio.sleep(NOTED_S)
         if batch in log:
             raise Stopped("concurrent-update")
@@ -198,7 +198,7 @@ class QueryDriver(Driver):
         work.decided(job, outcome)
 
     async def _abort(self, ledger: SinkLedger, messages: Sequence[SinkMessage]) -> None:
-        """Abort, as Spark does when a batch has failed; it changes nothing if this fails too."""
+        """Abort, as Spark does when a batch has failed; a failure of this changes nothing."""
         try:
             outcome = await ledger.abort_job(messages)
         except TidelogError as error:
@@ -222,7 +222,8 @@ class QueryDriver(Driver):
     # --- tasks ------------------------------------------------------------------------------------------
 
     async def _stage(self, ledger: SinkLedger, job: SinkJob, ranges: Sequence[RangePartition]) -> list[SinkMessage]:
-        """Have every task's rows written; one message of each. Raises what the last attempt at one failed by."""
+        """Get every task's rows written. Returns one message of each. Raises the error of the last attempt at a failed
+        task."""
         free = asyncio.Semaphore(CORES)
         arrived: list[tuple[int, SinkMessage]] = []
         tasks = [
@@ -258,7 +259,7 @@ class QueryDriver(Driver):
         free: asyncio.Semaphore,
         arrived: list[tuple[int, SinkMessage]],
     ) -> None:
-        """Have one task's rows written: an attempt has told so."""
+        """Get one task's rows written: return when an attempt has reported success."""
         async with free:
             running: list[RangeTask] = []
             begun = failures = 0
@@ -291,7 +292,7 @@ def _take(number: int, told: SinkMessage | Exception, arrived: list[tuple[int, S
 
 
 def one_of_each(arrived: Sequence[tuple[int, SinkMessage]]) -> list[SinkMessage]:
-    """The first message of each task, whatever came after it."""
+    """Return the first message of each task, ignoring later ones."""
     first: dict[int, SinkMessage] = {}
     for number, message in arrived:
         first.setdefault(number, message)
@@ -299,13 +300,13 @@ def one_of_each(arrived: Sequence[tuple[int, SinkMessage]]) -> list[SinkMessage]
 
 
 class Lost(TidelogError):
-    """The task's executor is gone, or it failed by itself."""
+    """The task's executor is gone, or the task failed by itself."""
 
     abortable = True
 
 
 class RangeTask(TaskAttempt):
-    """One attempt at a task: reads its range, writes what it read, and tells its driver."""
+    """One attempt at a task: reads its range, writes what it read, and reports to its driver."""
 
     def __init__(self, name: str, work: Books, job: SinkJob, attempt: str, one: RangePartition) -> None:
         self._work = work

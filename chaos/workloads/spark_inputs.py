@@ -13,7 +13,7 @@ from tidelog.chaos.workloads.world import World
 from tidelog.client.errors import TidelogError
 
 TIMEOUT_MS: Final = 3_000
-"""A transaction that nobody ends is aborted after so long."""
+"""A transaction that nobody ends is aborted after this time."""
 
 
 class InputWriter(Incarnation):
@@ -25,7 +25,7 @@ class InputWriter(Incarnation):
         super().__init__(name, world)
 
     async def _guarded(self) -> None:
-        """Its errors are no business of this scenario; another one follows."""
+        """Ignore its errors, which do not matter to this scenario; another one follows."""
         try:
             await self._run()
         except TidelogError as error:
@@ -59,7 +59,7 @@ class InputWriter(Incarnation):
         await producer.begin_transaction()
         for _ in range(rng.choice((1, 2, 4))):
             await self._send(producer, rng)
-        if rng.random() < 0.3:  # meanwhile what comes behind it is not to be read
+        if rng.random() < 0.3:  # in the meantime, later records cannot be read
             await producer.flush()
             await asyncio.sleep(rng.choice((0.2, 1.0, 2.0)))
         if rng.random() < 0.3:

@@ -1,8 +1,8 @@
-"""The source's own code under the model of Spark: its planning as it is, its ranges read by the asyncio consumer.
+"""The real source under the model of Spark: its planning unchanged, its ranges read by the asyncio consumer.
 
-Planning is written for Spark, which lets it wait for the cluster in a process of its own; here nobody may wait. So a
-call of it is tried, and where it asks the cluster something that it was not told yet, that is asked, and the call made
-again from its beginning with the answers so far, until it comes to its end.
+Planning is written for Spark, which lets it wait for the cluster in its own process; here nobody may wait. So a
+planning call is tried. If it asks the cluster a question without an answer yet, the question is asked, and the call is
+repeated from its beginning with the answers so far, until it completes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 FOUND_S: Final = 0.3
-"""How long a task waits for data before it looks again how far it is."""
+"""How long a task waits for data before it checks its progress again."""
 
 
 class _NotToldYet(BaseException):
-    """No error to whom it passes through: the call will be made again."""
+    """An answer is missing; the call will be repeated. Not an error for the code that it passes through."""
 
     def __init__(self, method: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         super().__init__(method)
@@ -38,7 +38,7 @@ class _NotToldYet(BaseException):
 
 
 class _Told:
-    """Stands in for the blocking admin client: gives the answers that there are, in the order of the questions."""
+    """Replaces the blocking admin client: returns the known answers, in the order of the questions."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[Any, Exception | None]] = []
@@ -69,7 +69,7 @@ class Planner:
         self.reader._cluster = cluster
 
     async def call(self, work: Callable[[StreamReader], T]) -> T:
-        """Make one call of the reader. Raises what it raises."""
+        """Make one call of the reader. Raises its errors."""
         told, state = self._told, dict(vars(self.reader))
         told.answers.clear()
         while True:
@@ -89,9 +89,10 @@ class Planner:
 
 
 async def read_range(consumer: Consumer, one: RangePartition) -> list[tuple[int, bytes]]:
-    """Read offset and value of each record of a range, as :class:`RangeConsumer` does, without a thread to wait in."""
+    """Return offset and value of each record of a range, as :class:`RangeConsumer` does, but without blocking a
+    thread."""
     at = TopicPartition(one.topic, one.partition)
-    steps = cast(RangeConsumer, consumer)  # what both consumers have inside
+    steps = cast(RangeConsumer, consumer)  # the common part of both consumers
     found: list[tuple[int, bytes]] = []
     consumer.assign([at])
     RangeConsumer._ask_from(steps, at, one.leader_epoch)

@@ -1,5 +1,5 @@
-"""Clients with transactions: writers to several partitions at once, which leave some decisions to others, and tellers
-that move money between the accounts of a bank.
+"""Clients with transactions: writers to several partitions, which leave some decisions to others, and tellers that move
+money between the accounts of a bank.
 
 A slot is a transactional id. A client that cannot go on ends, and another one begins under the id, which fences it.
 """
@@ -30,21 +30,21 @@ PARTITIONS: Final = 3
 ACCOUNTS: Final = 6
 BALANCE: Final = 100
 SIGN: Final = b"sign"
-"""Stands for an account in what a teller writes to find it again."""
+"""Used instead of an account in a record by which a teller finds its position."""
 TIMEOUT_MS: Final = 4_000
-"""Transactions are aborted when they are open for so long, times the scale of the world."""
+"""Transactions are aborted when they are open for this long, times the scale of the world."""
 PREPARES: Final = 0.15
 HELD_S: Final = (0.2, 1.0, 3.0, 9.0)
-"""About how long a decision is left to others: longer than a transaction may be open, too."""
+"""Approximate times for which a decision is left to others; some exceed the time that a transaction may be open."""
 
 
 def group_of(transactional_id: str) -> str:
-    """The group whose offsets a writer commits with what it writes."""
+    """Return the group whose offsets a writer commits with its records."""
     return f"offsets-{transactional_id}"
 
 
 def balances_after(values: Iterable[bytes]) -> dict[int, int]:
-    """The balance of each account after records of the bank, those of one account in their order."""
+    """Return the balance of each account after records of the bank; those of one account must be in order."""
     balances = dict.fromkeys(range(ACCOUNTS), BALANCE)
     for value in values:
         account, _, rest = value.partition(b"=")
@@ -54,7 +54,7 @@ def balances_after(values: Iterable[bytes]) -> dict[int, int]:
 
 
 def producer_settings(rng: random.Random, scale: int) -> dict[str, Any]:
-    """Settings of a transactional producer, by chance."""
+    """Return random settings of a transactional producer."""
     return {
         "transaction_timeout_ms": TIMEOUT_MS * scale,
         "linger_ms": rng.choice((0, 5, 50)),
@@ -72,10 +72,10 @@ class Transaction(Attempt):
     transactional_id: str = ""
     began_s: float = 0.0
     delivered: dict[int, tuple[Outcome, int, float, float]] = field(default_factory=dict)
-    """Number of a write → outcome, offset, begin and end; what is not in it was never sent."""
+    """Number of a write → outcome, offset, begin and end; missing writes were never sent."""
 
     def sending(self, number: int, now: Callable[[], float]) -> Callback:
-        """A write is about to be sent; what is returned hears what becomes of it."""
+        """Note that a write is about to be sent. Returns the callback for its outcome."""
         began = now()
         self.delivered[number] = (Outcome.UNKNOWN, NO_OFFSET, began, began)
 
@@ -86,16 +86,16 @@ class Transaction(Attempt):
         return heard
 
     def sends(self, first: int) -> list[Sent]:
-        """The records sent, numbered from ``first`` on."""
+        """Return the records sent, numbered from ``first`` on."""
         sent = [(*self.writes[number], *heard) for number, heard in sorted(self.delivered.items())]
         return [Sent(self.key.producer, first + n, *each, self.key) for n, each in enumerate(sent)]
 
 
 class TransactionClients:
-    """Writers and tellers, and what they are told. What they write is judged by who makes them."""
+    """Writers and tellers, and what they learn. The creator judges what they write."""
 
     tells_sends = False
-    """Whether it is to be heard what becomes of each record."""
+    """Whether to report the outcome of each record."""
 
     def __init__(
         self,
@@ -104,14 +104,14 @@ class TransactionClients:
         slots: Mapping[str, Callable[[str, str, TransactionClients], Incarnation]],
         prepares: float,
     ) -> None:
-        """``slots``: transactional ids, and what begins under each."""
+        """``slots``: transactional ids, and what starts under each."""
         self.world = world
         self.prepares = prepares
         """The share of transactions whose decision is left to others."""
         self.begun_count = 0
         self.committed: Counter[str] = Counter()
         self.committed_s: dict[str, float] = {}
-        """When each slot was last told of a commit that it asked for."""
+        """When each slot was last told of a commit that it requested."""
         self.roster: Roster[Incarnation] = Roster(
             world, rng, tuple(slots), lambda slot, name: slots[slot](slot, name, self)
         )
@@ -122,7 +122,7 @@ class TransactionClients:
         self.begun_count += 1
 
     def heard(self, transaction: Transaction, outcome: Outcome) -> None:
-        """Somebody was told what became of it."""
+        """Note that somebody learned the outcome."""
         transaction.outcome = outcome
         slot = transaction.transactional_id
         if outcome is Outcome.OK:
@@ -131,24 +131,24 @@ class TransactionClients:
         self.world.events["committed" if outcome is Outcome.OK else "aborted"] += 1
 
     def ended(self, transaction: Transaction) -> None:
-        """Nobody will hear more of it."""
+        """Note that nobody will learn more about it."""
 
     def snapshot(self, name: str, balances: Mapping[int, int]) -> None:
-        """A teller has read the bank."""
+        """Note that a teller has read the bank."""
         self.world.events["snapshot"] += 1
 
     def taken_over(self, transactional_id: str) -> bool:
-        """Whether somebody has ended what was prepared by asking for the id."""
+        """Return whether somebody ended a prepared transaction by requesting the id."""
         return False
 
     def misled(self, transactional_id: str) -> bool:
-        """Whether somebody may have answered for the id that coordinates for it no more."""
+        """Return whether a broker that no longer coordinates the id may have answered for it."""
         return False
 
     # --- decisions --------------------------------------------------------------------------------------
 
     def decide_elsewhere(self, transaction: Transaction, token: str, *, committed: bool) -> None:
-        """Another process decides, and only then is there another incarnation."""
+        """Let another process decide, and only then start another incarnation."""
         roster, slot = self.roster, transaction.transactional_id
         roster.held[slot] = transaction
         decider = Decider(roster.name_of("d"), self, transaction, token, committed=committed)
@@ -156,7 +156,7 @@ class TransactionClients:
         self.world.when_done(decider.task, lambda: roster.gone(slot, roster.current[slot]))
 
     def decide_by_successor(self, writer: Writer, transaction: Transaction, token: str) -> None:
-        """The next incarnation commits what this one has prepared."""
+        """Let the next incarnation commit what this one has prepared."""
         slot = writer.transactional_id
         self.roster.held[slot] = transaction
         seconds = self.roster.rng.choice((0.1, 2.0, 8.0))
@@ -164,10 +164,10 @@ class TransactionClients:
 
 
 class Transacting(Incarnation):
-    """The common part of writers, tellers and copiers: a transaction with its outcome as far as it is told."""
+    """The common part of writers, tellers and copiers: a transaction with its outcome as far as known."""
 
     pauses = 0.1
-    """How often a transaction waits a while, by its records."""
+    """How often a transaction pauses, per record."""
 
     def __init__(self, slot: str, name: str, clients: TransactionClients) -> None:
         self.transactional_id = slot
@@ -192,8 +192,8 @@ class Transacting(Incarnation):
     async def _transact(
         self, producer: Producer, transaction: Transaction, aborts: float, consumer: Consumer | None = None
     ) -> None:
-        """Send what is in the transaction, with what ``consumer`` has handed out; then commit, or abort by chance.
-        Raises what cannot be mended."""
+        """Send the transaction's records, and the offsets of what ``consumer`` has returned; then commit, or abort at
+        random. Raises permanent errors."""
         machine = producer._core.require_transactions().machine
         abort = self._rng.random() < aborts
         self._clients.begun(transaction)
@@ -253,14 +253,14 @@ class Transacting(Incarnation):
 
 
 class Writer(Transacting):
-    """Writes unique values to several partitions at once, often with offsets of a group; now and then it leaves the
-    decision to another process."""
+    """Writes unique values to several partitions, often with a group's offsets; occasionally it leaves the decision to
+    another process."""
 
     def __init__(self, slot: str, name: str, clients: TransactionClients, *, token: str | None = None) -> None:
         """``token``: what the former incarnation left prepared, for this one to commit."""
         self._token = token
         self.preparing = False
-        """Whether what it has open may be prepared: nobody would end that, should it die."""
+        """Whether its open transaction may be prepared: nobody would end that if it died."""
         super().__init__(slot, name, clients)
 
     async def _run(self) -> None:
@@ -306,7 +306,7 @@ class Writer(Transacting):
             self.preparing = False
             return
         if not clients.roster.is_current(self):
-            raise GivenUp  # whoever has its name now ends what it left
+            raise GivenUp  # the current owner of its name ends what it left
         self.world.events["prepared"] += 1
         if rng.random() < 0.3:
             clients.decide_by_successor(self, transaction, token)
@@ -332,7 +332,7 @@ class Writer(Transacting):
 
 
 class Decider(Incarnation):
-    """Decides in a process of its own what another one has prepared."""
+    """Decides, in its own process, what another one has prepared."""
 
     def __init__(
         self, name: str, clients: TransactionClients, transaction: Transaction, token: str, *, committed: bool
@@ -357,7 +357,7 @@ class Decider(Incarnation):
         self._clients.roster.held.pop(transaction.transactional_id, None)
 
     async def _until_heard(self, decide: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Decide; ask again if it was refused by a coordinator that does not decide any more."""
+        """Decide; ask again after a refusal by a coordinator that no longer decides."""
         while True:
             try:
                 await patiently(decide)
@@ -381,10 +381,10 @@ class Decider(Incarnation):
 
 
 class Teller(Transacting):
-    """Moves money between accounts. What the accounts hold it learns from the log when it begins.
+    """Moves money between accounts. It learns the balances from the log at its start.
 
-    Where the log ends it asks nobody: a leader that was replaced and has not heard of it names an older end. The teller
-    has fenced the one before it, so it writes a sign to each partition, and has read everything once it finds these.
+    It asks nobody for the log's end: a replaced leader that does not know it yet reports an older end. The teller has
+    fenced its predecessor, so it writes a sign to each partition, and has read everything once it finds these.
     """
 
     async def _run(self) -> None:
@@ -406,7 +406,7 @@ class Teller(Transacting):
         await producer.close(5.0)
 
     async def _committed(self, producer: Producer, transaction: Transaction, aborts: float) -> bool:
-        """Whether the transaction counts in the end. Raises ``GivenUp`` if nobody can know."""
+        """Return whether the transaction counts in the end. Raises ``GivenUp`` if nobody can know."""
         await self._transact(producer, transaction, aborts)
         if transaction.outcome is Outcome.UNKNOWN:
             raise GivenUp(f"transaction {self.number} has no known outcome")
@@ -438,7 +438,7 @@ class Teller(Transacting):
                 at, value = record.topic_partition, record.value or b""
                 if value == left.get(at):
                     del left[at]
-                elif at in left:  # a successor may have written what is behind the sign
+                elif at in left:  # a successor may have written the records after the sign
                     values.append(value)
         await consumer.close()
         found = balances_after(values)

@@ -1,5 +1,5 @@
-"""Consume, transform, produce: members of a group make one record of each that they read, and commit where they are in
-the same transaction. Copiers do it by the SDK's own loop; recorders do it by hand, and write down what they do."""
+"""Consume, transform, produce: members of a group make one record from each that they read, and commit their position
+in the same transaction. Copiers use the SDK's own loop; recorders do it by hand, and record each step."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
 
 TIMEOUT_MS: Final = 12_000
-"""A copier's transactions: longer than a group waits for a member that stands still."""
+"""A copier's transactions: longer than a group waits for a paused member."""
 POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Copying:
-    """The task of copiers. ``naps``: how often one takes its time over a record."""
+    """The task of copiers. ``naps``: how often one delays a record."""
 
     source: str
     target: str
     partitions: int
-    """Of the target."""
+    """Partitions of the target."""
     group: str
     naps: float
     polls: Sequence[int]
-    """How many records a poll brings at most, one of these."""
+    """Choices for how many records a poll returns at most."""
     output: Callable[[bytes, str], bytes] = lambda value, by: value
-    """Makes the output of a value and the copier's name."""
+    """Makes the output from a value and the copier's name."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of consumers."""
 
     def member(self, scale: int) -> dict[str, Any]:
-        """Settings of a consumer whose commits are those of transactions."""
+        """Return settings of a consumer whose commits belong to transactions."""
         return {
             "session_timeout_ms": 3_000 * scale,
             "heartbeat_interval_ms": 500 * scale,
@@ -57,7 +57,7 @@ class Copying:
 
 
 class Copier(Incarnation):
-    """Makes one output of each input, as a member of a group, by the SDK's own loop."""
+    """Makes one output from each input, as a member of a group, with the SDK's own loop."""
 
     def __init__(self, slot: str, name: str, world: World, copying: Copying) -> None:
         super().__init__(name, world)
@@ -95,13 +95,13 @@ class Copier(Incarnation):
         """Its transactions' results are judged, not what it was told."""
 
     def stop(self) -> None:
-        """Let the transaction that is under way end."""
+        """Let the current transaction end."""
         super().stop()
         self._transform.stop()
 
 
 class Recorder(Transacting, ConsumerRebalanceListener):
-    """Makes one output of each input by hand, and writes down each poll, position and transaction."""
+    """Makes one output from each input by hand, and records each poll, position and transaction."""
 
     pauses = 0.002
 
@@ -147,7 +147,7 @@ class Recorder(Transacting, ConsumerRebalanceListener):
         if transaction.outcome is not Outcome.OK:
             self.on_partitions_assigned(sorted(consumer.assignment()))
         elif consumer._core.require_uncommitted().starts() and ready:
-            # It was committed after a wait had been given up: the consumer has not heard, and would go back.
+            # It was committed after a wait had been abandoned: the consumer does not know, and would go back.
             raise GivenUp("its consumer does not know what was committed")
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:

@@ -1,9 +1,9 @@
-"""The world as clients need it: time, processes, chance, and somebody to tell.
+"""The world that clients need: time, processes, randomness, and a recorder.
 
 The simulation's world has virtual time and processes that the loop can hold (:mod:`tidelog.chaos.simulated.simulation
-.client_world`). The laboratory's has real time, and processes that are networks of their own in one real process
+.client_world`). The laboratory's has real time, and processes that are separate networks in one real process
 (:mod:`tidelog.chaos.laboratory.workloads.client_world`). Clients cannot tell which one they are in: they wait by
-``asyncio.sleep``, make the SDK's clients by their process, and draw from the chance that they are given.
+``asyncio.sleep``, make the SDK's clients by their process, and use the random source that they are given.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ L = TypeVar("L", SinkLedger, SinkWriter)
 
 
 class Records(Protocol):
-    """Where it is written down what clients did and were told."""
+    """Records what clients did and learned."""
 
     def send(self, sent: Sent) -> None: ...
 
@@ -33,7 +33,7 @@ class Records(Protocol):
 
 
 class ClientProcess(Protocol):
-    """A process of one client, which ends, stops and goes on as processes do."""
+    """A process of one client, which ends, stops and continues as processes do."""
 
     @property
     def name(self) -> str: ...
@@ -42,10 +42,10 @@ class ClientProcess(Protocol):
     def paused(self) -> bool: ...
 
     def seams(self) -> dict[str, Any]:
-        """Arguments by which a client of the SDK belongs to the process."""
+        """Return arguments that make an SDK client belong to the process."""
 
     def has(self, client: L) -> L:
-        """Let a client of the SDK that was made by :meth:`seams` end with the process."""
+        """Let an SDK client made with :meth:`seams` end with the process."""
 
     def producer(self, **settings: Any) -> Producer: ...
 
@@ -60,16 +60,16 @@ class ClientProcess(Protocol):
         """Stop it, as SIGSTOP does."""
 
     def resume(self) -> None:
-        """Let it go on if it is paused."""
+        """Resume it if it is paused."""
 
     def kill(self) -> None:
-        """End it, as SIGKILL does: nothing of it runs, sends or hears anything any more."""
+        """Kill it, as SIGKILL does: none of it runs, sends or receives any more."""
 
     async def unpaused(self) -> None:
-        """Wait while the process is paused, where its tasks run on all the same."""
+        """Wait while the process is paused, if its tasks keep running."""
 
     async def close(self) -> None:
-        """End the SDK's clients in good order."""
+        """Close the SDK's clients in good order."""
 
     async def end(self) -> None:
         """Cancel the tasks of the process, then close."""
@@ -90,44 +90,44 @@ class World(Protocol):
 
     @property
     def events(self) -> Counter[str]:
-        """What clients went through, by name."""
+        """Events of clients, counted by name."""
 
     @property
     def damaged(self) -> bool:
-        """Whether readers may be refused what has rotted."""
+        """Whether readers may be refused corrupted data."""
 
     def now(self) -> float:
-        """Seconds, as everything in the history is dated."""
+        """Return seconds, the time base of the history."""
 
     def wall_ms(self) -> int:
-        """The time of day: milliseconds since the Unix epoch."""
+        """Return the time of day: milliseconds since the Unix epoch."""
 
     def rng(self, name: str) -> random.Random:
-        """The chance of one client."""
+        """Return the random source of one client."""
 
     def process(self, name: str) -> ClientProcess: ...
 
     def at(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do something after a while, in no process; never once the run is over."""
+        """Do something after a while, in no process; never after the end of the run."""
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Undo a fault after a while; what is mended waits for that."""
+        """Undo a fault after a while; the end of the run waits for that."""
 
     def when_done(self, task: asyncio.Task[Any], action: Callable[[], object]) -> None:
-        """Do something once a task is over, in no process."""
+        """Do something once a task has ended, in no process."""
 
     def pause_s(self, rng: random.Random, records: int, by_chance: Callable[[], float]) -> float:
-        """How long a client waits that has sent so many records: as chance has it, or as its rate asks for."""
+        """Return how long a client waits after sending this many records: by chance, or as its rate requires."""
 
     def may_send(self) -> bool:
-        """Whether another record may be sent; takes it off the run's budget."""
+        """Return whether another record may be sent; takes it off the run's budget."""
 
     def note(self, text: str) -> None: ...
 
     def violated(self, text: str) -> None:
-        """Say what must never happen and did."""
+        """Report a violation."""
 
 
 def partitions_of(topics: Mapping[str, int]) -> list[TopicPartition]:
-    """Every partition of topics with so many partitions each."""
+    """Return every partition of topics with these numbers of partitions."""
     return [TopicPartition(topic, number) for topic, count in topics.items() for number in range(count)]
