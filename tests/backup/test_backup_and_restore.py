@@ -256,7 +256,7 @@ def _state(cluster: Cluster) -> Any:
 def test_a_backup_goes_into_an_empty_directory_alone(source: Cluster, made: Path, tidelog: Command) -> None:
     before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
     code, _, err = tidelog("backup", "create", made, "--bootstrap", source.bootstrap)
-    assert (code, "expected a directory that is new or empty" in err) == (1, True)
+    assert (code, "expected a new or empty directory" in err) == (1, True)
     code, _, err = tidelog("backup", "create", made / NAME, "--bootstrap", source.bootstrap)
     assert (code, "expected a directory, found a file" in err) == (1, True)
     assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before

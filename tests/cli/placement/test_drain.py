@@ -261,7 +261,7 @@ def test_a_target_that_dies_is_named_and_another_takes_its_place(
         try:
             assert process.stdout is not None
             line = next(line for line in process.stdout if "waits for" in line)
-            assert f"waits for broker {target}, which is not live: start it, or interrupt" in line
+            assert f"waiting for broker {target}, which is not live: start it, or interrupt" in line
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
             code, _, err = tidelog("brokers", "drain", "3", "--throttle", "100000000")

@@ -121,7 +121,7 @@ def test_moves_go_on_without_the_command_and_can_be_ended(
         patch.setattr(disk_moves, "sleep", interrupted)
         code, out, _ = tidelog("log-dirs", "move", "1", "--to", there, "--topic", "t", "--throttle", "1")
     assert code == 130
-    assert "the broker goes on with the moves" in out
+    assert "the broker continues the moves" in out
     assert lies_in(tidelog, there, future=True) == set(range(PARTITIONS))
     sizes = sizes_of(admin, [1])[1]
     assert all(sizes[TopicPartition("t", number)] >= SIZE for number in range(PARTITIONS)), "copies count as replicas"

@@ -180,7 +180,7 @@ def test_what_went_wrong_is_said_and_nothing_is_sent(cluster: Cluster, path: Pat
     with sqlite3.connect(path) as connection:
         SqliteOutbox.put(connection, name, "1", "counted", b"5")
         connection.execute("UPDATE outbox SET headers = '[1]'")
-    with pytest.raises(IllegalStateError, match="expected headers to be a JSON object of texts"):
+    with pytest.raises(IllegalStateError, match="expected headers to be a JSON object of strings"):
         relay(cluster, path, name).run(until_empty=True)
 
 

@@ -373,7 +373,7 @@ def test_a_worker_process_that_is_killed_costs_a_try(cluster: Cluster, topic: st
         ({"workers": 0}, "workers: expected 1 or more, found 0"),
         ({"ordered_by": "value"}, "ordered_by: expected 'key', 'partition' or 'none', found 'value'"),
         ({"in_flight_max": 3}, "in_flight_max: expected workers"),
-        ({"dead_letters": "t"}, "dead_letters: expected a topic that is not read"),
+        ({"dead_letters": "t"}, "dead_letters: expected a topic that is not being read"),
         ({"consumer_settings": {"enable.auto.commit": True}}, "enable_auto_commit: leave it out"),
         ({"deduplicate": Deduplicate(), "consumer_settings": {"auto_offset_reset": "latest"}}, "auto_offset_reset"),
     ],
