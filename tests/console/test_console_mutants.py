@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.kafka.test_bound_mutants import bound, its_test_fails
+from tests.mutants import Session, bound, session_of
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 BOUNDS = (
@@ -34,6 +34,11 @@ BOUNDS = (
 )
 
 
+@pytest.fixture(scope="module")
+def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
+    yield from session_of(BOUNDS, request)
+
+
 @pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)
-def test_a_test_fails_without_the_rule(one: Mutant, tmp_path: Path) -> None:
-    its_test_fails(one, tmp_path)
+def test_a_test_fails_without_the_rule(one: Mutant, mutants: Session) -> None:
+    mutants.fails(one)
