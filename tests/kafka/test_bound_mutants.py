@@ -460,6 +460,13 @@ BOUNDS = (
         "        return replace(now, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending=revoked)\n",
         "groups/test_consumer_groups.py::test_from_one_revocation_to_the_next_the_epoch_stays",
     ),
+    bound(
+        "found-move-is-finished-unsynced",
+        "storage.log.log_moves",
+        "            self._make_durable(directories)\n",
+        "            pass\n",
+        "storage/test_log_moves.py::test_names_that_a_killed_process_gave_are_on_disk_before_a_start_goes_by_them",
+    ),
 )
 
 

@@ -39,13 +39,4 @@ MUTANTS: Final = (
         old="        self.on_moved(key, target.directory_id)\n",
         new="",
     ),
-    mutant(
-        id="found-move-is-finished-unsynced",
-        rule="durability",
-        what="A start finishes a move whose decision is not on disk: a loss of power brings the log back beside its "
-        "copy, and the node does not start again.",
-        module=_MOVES,
-        old="            self._make_durable(directories)\n",
-        new="            pass\n",
-    ),
 )
