@@ -180,6 +180,11 @@ class VersionChanges:
             self.sim.world.note(f"finalised or not: {type(error).__name__}: {error}")
         else:
             self.events["finalised"] += 1
+            for node_id, host in self._cluster.hosts.items():
+                if host.is_former:  # it went back a moment before, and had not said so yet
+                    self._busy.add(node_id)
+                    await self._refuses(node_id)
+                    self._busy.discard(node_id)
             if former := before & self._former():
                 self.sim.violation(f"versions: finalised, and nodes {sorted(former)} were of release 0.1")
 
