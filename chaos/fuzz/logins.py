@@ -1,6 +1,7 @@
 """Hostile logins, by the million, at the code that takes them behind both kinds of listener.
 
-No socket is between, so that ten million inputs take minutes and the time that each holds the event loop is known. A
+Mostly no socket is between, so that ten million inputs take minutes and the time that each holds the event loop is
+known; one conversation of a hundred is HTTP/2 by hand at a real gRPC listener (:mod:`tidelog.chaos.fuzz.http2`). A
 *conversation* is a client that logs in, with the right secret or a wrong one, and most of whose messages are damaged on
 the way: SaslHandshake and SaslAuthenticate of Kafka's protocol, bare tokens, the calls of the gRPC listeners and the
 tokens that those give out. Each follows from the seed and its number alone, but for nonces and keys.
@@ -26,6 +27,7 @@ from tidelog.broker.handlers.logins import EXCHANGES_MAX, TokenLogins
 from tidelog.broker.kafka.login import AUTHENTICATE_MOST, SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaLogin
 from tidelog.broker.kafka.wire.pending import CloseConnection
 from tidelog.chaos.fuzz.frames import API_VERSIONS, damaged, some_tags
+from tidelog.chaos.fuzz.http2 import Http2Door
 from tidelog.cli.local.process import mark_of, use_of
 from tidelog.client.admin.users import ScramCredentialInfo, UserScramCredentialUpsertion, salted
 from tidelog.metadata_quorum.controller.scram_changes import SECRET_BYTES, first_users
@@ -69,6 +71,7 @@ _KEPT_BYTES: Final = 2_000
 """Of a message that others are made of."""
 _PROOFS_KEPT: Final = 1_000
 _STEPS_MAX: Final = 12
+_SOCKET_SHARE: Final = 0.01
 _WIDE_SHARE: Final = 0.002
 _WIDE: Final = (
     b"\x01", b"\0", b",", b"=", b" ", b"a", b"n,,", b",a=b", b"auth=Bearer x\x01", b"auth=bearer ", b"{\"a\":", b"[",
@@ -217,15 +220,20 @@ class LoginFuzz:
         self.logins = self._node.logins
         self._seed = seed
         self._others = [bytes(20)] * 256
+        find = self._node.grpc.sessions(GRPC)
+        assert find is not None
+        self._door = Http2Door(self._node.grpc.authenticate, find)
 
     async def run(self, inputs: int, first: int = 0, say: Say = lambda line: None) -> LoginReport:
         """Hold conversations until so many inputs were taken."""
         slow = scram.salted_password
         # Our clients' proofs would cost milliseconds each: what is fuzzed is the other end.
         setattr(scram, "salted_password", functools.lru_cache(_PROOFS_KEPT)(slow))  # noqa: B010
+        await self._door.open()
         try:
             return await self._run(inputs, first, say)
         finally:
+            await self._door.close()
             setattr(scram, "salted_password", slow)  # noqa: B010
             self._node.logins.close()
 
@@ -269,6 +277,8 @@ class LoginFuzz:
         rng = random.Random(f"{self._seed}:{number}")
         self._longest_s = 0.0
         kind = self._kafka if rng.random() < 0.7 else self._grpc
+        if random.Random(f"{self._seed}:{number}:socket").random() < _SOCKET_SHARE:
+            kind = self._socket
         try:
             self.report.ended[await kind(rng, number)] += 1
         except (BadMessage, BadCall, CloseConnection) as over:
@@ -364,6 +374,18 @@ class LoginFuzz:
                 return "is let in"
             exchange, challenge = found.exchange, found.auth_bytes
         return "goes on"
+
+    async def _socket(self, rng: random.Random, number: int) -> str:
+        """HTTP/2 of a stranger; those who show something of a login show it to the judge of all others too."""
+        client = _Client(rng, self._node)
+        client.right = False
+        login = to_proto(SaslAuthenticateRequest(client.mechanism, b"", client.answer(b"")))
+        self.report.inputs += 1
+        self._longest_s = await self._door.visit(rng, login, self._others)
+        if self._door.begun:
+            self.report.fault(f"conversation {number}: a call of a stranger was served")
+            self._door.begun = 0
+        return "leaves a socket"
 
     def _check_session(
         self, rng: random.Random, find: FindSession, token: str, host: str, client: _Client, number: int, shown: bytes

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import grpc
 import grpc.aio
@@ -59,6 +60,10 @@ from tidelog.proto.transport.pump import FramePipe, serve_stream
 from tidelog.proto.transport.tcp_streams import ASK, TcpStreams
 from tidelog.security.tls_store import NotAuthenticated, TlsStore
 
+_TAKES_CALLS: Final = "AioServer._server_main_loop"
+_STARTING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
+"""So that the new task of a server that starts is no other server's."""
+_BIND_AGAIN_S: Final = 0.1
 _NEVER_MS: Final = 2**31 - 1
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
 _DATA_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH, StreamKind.REPLICA_FETCH))
@@ -90,33 +95,37 @@ async def serve_grpc(
 ) -> Server:
     """See :meth:`tidelog.proto.transport.network.Network.serve`. ``on_bug`` hears of what a handler raised;
     ``tcp_port``: where followers may take their streams over TCP."""
-    server = grpc.aio.server(
-        options=[
-            *common_options(limits),
-            *window(CONTROL_WINDOW if _DATA_STREAMS.isdisjoint(service.streams) else _READ_AHEAD),
-            *(_LOGIN_OPTIONS if service.sessions is not None else ()),
-            ("grpc.compression_enabled_algorithms_bitset", 1),  # none: few bytes may not become many
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_allowed_incoming_connections", limits.connections_max),
-            ("grpc.max_connection_idle_ms", _idle_ms(limits.connection_idle_ms)),
-            ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
-            ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
-            ("grpc.http2.min_ping_interval_without_data_ms", limits.keepalive_ms // 4),
-            ("grpc.http2.max_ping_strikes", 0),
-        ]
-    )
     tcp = None
     if tcp_port is not None and StreamKind.REPLICA_FETCH in service.streams:
         tcp = await TcpStreams.bind(address.host, tcp_port, limits.message_bytes_max, store)
     handlers = _Handlers(listener, service, limits, on_bug, Sessions(store, service.sessions), tcp)
-    server.add_generic_rpc_handlers((handlers,))
+
+    async def make(at: Address) -> tuple[grpc.aio.Server, int, asyncio.Task[Any] | None]:
+        server = grpc.aio.server(
+            options=[
+                *common_options(limits),
+                *window(CONTROL_WINDOW if _DATA_STREAMS.isdisjoint(service.streams) else _READ_AHEAD),
+                *(_LOGIN_OPTIONS if service.sessions is not None else ()),
+                ("grpc.compression_enabled_algorithms_bitset", 1),  # none: few bytes may not become many
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", limits.connections_max),
+                ("grpc.max_connection_idle_ms", _idle_ms(limits.connection_idle_ms)),
+                ("grpc.server_handshake_timeout_ms", limits.handshake_ms),
+                ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
+                ("grpc.http2.min_ping_interval_without_data_ms", limits.keepalive_ms // 4),
+                ("grpc.http2.max_ping_strikes", 0),
+            ]
+        )
+        server.add_generic_rpc_handlers((handlers,))
+        port = _bind(server, at, store)
+        async with _STARTING.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+            return server, port, await _start(server)
+
     try:
-        port = _bind(server, address, store)
-        await _start(server)
+        return _GrpcServer(listener, address, make, *await make(address), handlers)
     except BaseException:
         await handlers.close_tcp()
         raise
-    return _GrpcServer(server, Address(address.host, port), handlers)
 
 
 def _bind(server: grpc.aio.Server, address: Address, store: TlsStore | None) -> int:
@@ -136,8 +145,10 @@ def _idle_ms(wanted: int) -> int:
     return wanted if 0 <= wanted < _NEVER_MS else _NEVER_MS
 
 
-async def _start(server: grpc.aio.Server) -> None:
-    """Start, and if that is cancelled, stop again: gRPC itself would go on, and log an error of its own at the end."""
+async def _start(server: grpc.aio.Server) -> asyncio.Task[Any] | None:
+    """Start, and if that is cancelled, stop again: gRPC itself would go on, and log an error of its own at the end.
+    Returns the task in which gRPC takes calls, if it can be found."""
+    before = asyncio.all_tasks()
     starting = asyncio.ensure_future(server.start())
     try:
         await asyncio.shield(starting)
@@ -145,15 +156,65 @@ async def _start(server: grpc.aio.Server) -> None:
         await starting
         await server.stop(None)
         raise
+    return next((task for task in asyncio.all_tasks() - before if _takes_calls(task)), None)
+
+
+def _takes_calls(task: asyncio.Task[Any]) -> bool:
+    return getattr(task.get_coro(), "__qualname__", "") == _TAKES_CALLS
+
+
+_Make = Callable[[Address], Awaitable[tuple[grpc.aio.Server, int, "asyncio.Task[Any] | None"]]]
 
 
 class _GrpcServer:
-    def __init__(self, server: grpc.aio.Server, address: Address, handlers: _Handlers) -> None:
+    """A bound listener. grpc.aio ends a server for good at a call whose path is no UTF-8, which anybody may send: then
+    another one is bound in its place."""
+
+    def __init__(
+        self,
+        listener: str,
+        address: Address,
+        make: _Make,
+        server: grpc.aio.Server,
+        port: int,
+        taking: asyncio.Task[Any] | None,
+        handlers: _Handlers,
+    ) -> None:
+        self._listener = listener
+        self._make = make
         self._server = server
         self._handlers = handlers
-        self.address = address
+        self._closing = False
+        self._again: asyncio.Task[None] | None = None
+        self.address = Address(address.host, port)
+        self._watch(taking)
+
+    def _watch(self, taking: asyncio.Task[Any] | None) -> None:
+        if taking is not None:
+            taking.add_done_callback(self._ended)
+
+    def _ended(self, taking: asyncio.Task[Any]) -> None:
+        if self._closing or taking.cancelled() or (error := taking.exception()) is None:
+            return
+        log.error("listener %s: gRPC ended it (%s): binding it again", self._listener, error)
+        self._again = asyncio.get_running_loop().create_task(self._bind_again(), name="bind a listener again")
+
+    async def _bind_again(self) -> None:
+        while not self._closing:
+            try:
+                self._server, _, taking = await self._make(self.address)
+            except OSError as error:
+                log.warning("%s; trying again", error)
+                await asyncio.sleep(_BIND_AGAIN_S)
+            else:
+                self._watch(taking)
+                return
 
     async def close(self, grace_s: float) -> None:
+        self._closing = True
+        if self._again is not None:
+            self._again.cancel()
+            await asyncio.wait((self._again,))
         self._handlers.end_call_streams()
         await self._server.stop(grace_s)
         await self._handlers.close_tcp()

@@ -344,3 +344,35 @@ async def test_a_packed_message_is_refused() -> None:
         assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
     assert listener.server is not None
     await listener.server.close(0)
+
+
+async def test_a_path_that_is_no_text_ends_a_listener_for_a_moment_only(caplog: pytest.LogCaptureFixture) -> None:
+    """grpc.aio ends a server at such a call, which anybody may send, and would not bind it again."""
+    listener = Listener()
+    address = await listener.start(GrpcLimits())
+    connection = GrpcNetwork().connect(address)
+    await connection.call(ASK, timeout_s=10)
+    headers = (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/\xcc"),
+        (b":authority", b"a"),
+        (b"te", b"trailers"),
+    )
+    block = b"".join(b"\x10" + bytes((len(name),)) + name + bytes((len(value),)) + value for name, value in headers)
+    block += b"\x10\x0ccontent-type\x10application/grpc"
+    _, writer = await asyncio.open_connection(*address)
+    writer.write(HTTP2_BEGIN + len(block).to_bytes(3, "big") + b"\x01\x05\x00\x00\x00\x01" + block)
+    async with asyncio.timeout(60):
+        while "gRPC ended it" not in caplog.text:
+            await asyncio.sleep(0.01)
+        while True:
+            try:
+                await connection.call(ASK, timeout_s=10)
+                break
+            except ConnectionLost:
+                await asyncio.sleep(0.01)
+    writer.close()
+    await connection.close()
+    assert listener.server is not None
+    await listener.server.close(0)
