@@ -128,7 +128,10 @@ def test_workers_and_lists_import_nothing_that_a_mutant_may_change() -> None:
     production, simulation = done.stdout.splitlines()
     assert production == ""
     allowed = {*modules, "runner", "scenarios", "world", "world.scenario", "mutants.mutant"}
-    lists = {f"mutants.{path.stem}" for path in (ROOT / "chaos/simulated/mutants").glob("*_mutants*.py")}
+    room = ROOT / "chaos/simulated"
+    files = list((room / "mutants").rglob("*_mutants*.py"))
+    lists = {".".join(path.relative_to(room).with_suffix("").parts) for path in files}
+    lists |= {".".join(path.parent.relative_to(room).parts) for path in files}
     assert {name.removeprefix("tidelog.chaos.simulated.") for name in simulation.split()} <= allowed | lists
 
 
