@@ -73,6 +73,7 @@ _topics = partial(_kafka, "kafka.server:type=BrokerTopicMetrics", COUNTER)
 _replicas = partial(_kafka, "kafka.server:type=ReplicaManager", GAUGE)
 _replica_events = partial(_kafka, "kafka.server:type=ReplicaManager", COUNTER)
 _controller = partial(_kafka, "kafka.controller:type=KafkaController", GAUGE)
+_fetch_sessions = partial(_kafka, "kafka.server:type=FetchSessionCache")
 _groups = partial(_kafka, "kafka.coordinator.group:type=GroupMetadataManager", GAUGE)
 _cleaner = partial(_kafka, "kafka.log:type=LogCleaner", GAUGE)
 _cleaner_manager = partial(_kafka, "kafka.log:type=LogCleanerManager", GAUGE)
@@ -116,6 +117,13 @@ MESSAGES_IN: Final = _topics("MessagesInPerSec", "Records that clients appended 
 PRODUCES: Final = _topics("TotalProduceRequestsPerSec", "Produce requests from clients.")
 FETCHES: Final = _topics("TotalFetchRequestsPerSec", "Fetch requests from consumers.")
 FAILED_PRODUCES: Final = _topics("FailedProduceRequestsPerSec", "Partitions refused in produce requests.")
+FETCH_SESSIONS: Final = _fetch_sessions(GAUGE, "NumIncrementalFetchSessions", "Fetch sessions of Kafka's clients.")
+FETCH_SESSION_PARTITIONS: Final = _fetch_sessions(
+    GAUGE, "NumIncrementalFetchPartitionsCached", "Partitions that these sessions remember."
+)
+FETCH_SESSION_EVICTIONS: Final = _fetch_sessions(
+    COUNTER, "IncrementalFetchSessionEvictionsPerSec", "Fetch sessions that were ended to make room for others."
+)
 FAILED_FETCHES: Final = _topics("FailedFetchRequestsPerSec", "Partitions refused in fetch requests.")
 REPLICATION_BYTES_IN: Final = _topics("ReplicationBytesInPerSec", "Bytes that this node's followers fetched.")
 REPLICATION_BYTES_OUT: Final = _topics(

@@ -64,6 +64,7 @@ from tidelog.replication.serving.marking import Marking
 from tidelog.replication.serving.producing import Producing
 from tidelog.replication.serving.purging import PurgeCount, delete_records
 from tidelog.replication.serving.session import ReplicaSession
+from tidelog.replication.serving.standing import Standing
 from tidelog.replication.serving.verifying import Verify
 from tidelog.storage.disk.log_errors import LogDirFailed
 from tidelog.storage.log.log_manager import LogManager
@@ -416,6 +417,12 @@ class ReplicaManager:
     def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]:
         """A consumer's fetch; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch`."""
         return self.consuming.fetch(request, in_files=in_files)
+
+    def fetch_standing(
+        self, standing: Standing, request: FetchRequest, *, in_files: bool = False
+    ) -> asyncio.Future[FetchResponse]:
+        """A fetch of a session; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch_standing`."""
+        return self.consuming.fetch_standing(standing, request, in_files=in_files)
 
     def replica_session(self, context: CallContext) -> ReplicaSession:
         """The serving end of one follower's stream."""

@@ -73,7 +73,8 @@ class KafkaRequests:
         if key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
             head, body = answered_body(frame, flexible=version >= fetch_codec.FLEXIBLE)
             usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
-            return host.fetch.handle(version, head, body, host.access(self._context, "Fetch"), usage)
+            access, principal = host.access(self._context, "Fetch"), self._context.session.principal
+            return host.fetch.handle(version, head, body, access, usage, principal)
         header = read_request_header(frame)
         if key == API_VERSIONS:
             return (self.versions(header, frame[header.end :]),)

@@ -83,6 +83,7 @@ class KafkaListener:
             services.config.fetch_max_bytes,
             services.fetch_budget,
             services.files_crowded,
+            services.fetch_sessions,
         )
         self._services = services
         self._loop = asyncio.get_running_loop()

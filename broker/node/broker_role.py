@@ -43,6 +43,7 @@ from tidelog.broker.handlers.topic_creation import TopicCreation
 from tidelog.broker.handlers.users import Users
 from tidelog.broker.kafka.calls.services import KafkaServices, ServeKafka
 from tidelog.broker.kafka.calls.table import Surroundings, served
+from tidelog.broker.kafka.fetch_sessions import FetchSessionCache
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
 from tidelog.broker.logs.log_cleaning import LogCleaning
 from tidelog.broker.logs.log_mending import LogMending
@@ -151,6 +152,7 @@ class BrokerRole:
         self.fetch_budget = MemoryBudget(config.queued_max_request_bytes)
         self._connection_quotas = ConnectionQuotas.of(config)
         self.kafka_traffic = KafkaTraffic()
+        self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots, rng)
         self.access = AccessControl(config, audit)
         self._logins = NodeLogins(config, lambda: view.image, clock)
         self._token_logins = TokenLogins(self._logins.find, self.access)
@@ -543,6 +545,7 @@ class BrokerRole:
             self.access,
             self._logins.find,
             self.client_quotas,
+            self.fetch_sessions,
         )
 
     def _calls(self) -> Calls:

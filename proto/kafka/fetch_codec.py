@@ -6,7 +6,7 @@ Source: Kafka's ``FetchRequest.json`` and ``FetchResponse.json``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple
 
 from tidelog.model.buffer import Buffer
@@ -32,7 +32,7 @@ FLEXIBLE: Final = 12
 BY_ID: Final = 13
 """From this version on topics are named by their ids (KIP-516)."""
 PARTITIONS_MAX: Final = 20_000
-"""Most partitions of one request, and most topics. Each costs some 13 µs of the event loop."""
+"""Most partitions of one request, and most topics."""
 
 _HEAD: Final = struct.Struct(">iiib")
 _CONSUMER: Final = 15
@@ -66,7 +66,8 @@ class WantedPartition(NamedTuple):
 
 
 class KafkaFetch(NamedTuple):
-    """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts`` in that order."""
+    """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts`` in that order.
+    ``forgotten``: what a session is to leave out from now on (KIP-227)."""
 
     replica_id: int
     wait_ms_max: int
@@ -78,6 +79,7 @@ class KafkaFetch(NamedTuple):
     topics: Sequence[tuple[bytes, int]]
     parts: Sequence[WantedPartition]
     rack: str
+    forgotten: Sequence[tuple[bytes, Sequence[int]]] = ()
 
 
 def decode_fetch(version: int, body: memoryview) -> KafkaFetch:
@@ -101,8 +103,9 @@ def _decode(version: int, body: memoryview) -> KafkaFetch:
         at += _SESSION.size
     budget = Budget()
     topics, parts, at = _decode_topics(version, body, at, budget)
+    forgotten: list[tuple[bytes, Sequence[int]]] = []
     if version >= 7:
-        at = _skip_forgotten(version, body, at, budget)
+        forgotten, at = _read_forgotten(version, body, at, budget)
     rack: str | None = None
     if version >= FLEXIBLE:
         rack, at = read_compact_string(body, at)
@@ -110,7 +113,17 @@ def _decode(version: int, body: memoryview) -> KafkaFetch:
     elif version >= 11:
         rack, at = read_string(body, at)
     return KafkaFetch(
-        replica_id, wait_ms_max, bytes_min, bytes_max, isolation, session_id, session_epoch, topics, parts, rack or ""
+        replica_id,
+        wait_ms_max,
+        bytes_min,
+        bytes_max,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        parts,
+        rack or "",
+        forgotten,
     )
 
 
@@ -148,17 +161,24 @@ def _decode_topics(
     return topics, parts, at
 
 
-def _skip_forgotten(version: int, body: memoryview, at: int, budget: Budget) -> int:
-    """Skip the partitions that an incremental fetch drops: every request is whole here."""
+def _read_forgotten(
+    version: int, body: memoryview, at: int, budget: Budget
+) -> tuple[list[tuple[bytes, Sequence[int]]], int]:
     flexible = version >= FLEXIBLE
+    forgotten: list[tuple[bytes, Sequence[int]]] = []
+    left = PARTITIONS_MAX
     topic_count, at = _read_count(body, at, flexible)
     for _ in range(topic_count):
-        _, at = _read_topic(version, body, at)
+        name, at = _read_topic(version, body, at)
         count, at = _read_count(body, at, flexible)
+        left -= count
+        if left < 0:
+            raise BadMessage(f"expected at most {PARTITIONS_MAX} forgotten partitions in a fetch, found more")
+        forgotten.append((name, struct.unpack_from(f">{count}i", body, at)))
         at += 4 * count
         if flexible:
             at = skip_tags(body, at, budget)
-    return at
+    return forgotten, at
 
 
 def _read_tags(body: memoryview, at: int, replica_id: int, budget: Budget) -> tuple[int, int]:
@@ -209,17 +229,38 @@ def encode_fetched(
     results: Sequence[FetchedPartition],
     endpoints: Sequence[NodeEndpoint] = (),
     throttle_ms: int = 0,
+    session_id: int = 0,
 ) -> list[Buffer | FetchedPartition]:
     """A response behind ``head`` as pieces in order. A partition stands for its own records.
 
     ``results`` stand in the order of the request's partitions.
     """
+    steps = encode_in_steps(version, head, topics, results, len(results) + 1, endpoints, throttle_ms, session_id)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            pieces: list[Buffer | FetchedPartition] = end.value
+            return pieces
+
+
+def encode_in_steps(
+    version: int,
+    head: bytes,
+    topics: Sequence[tuple[bytes, int]],
+    results: Sequence[FetchedPartition],
+    step: int,
+    endpoints: Sequence[NodeEndpoint] = (),
+    throttle_ms: int = 0,
+    session_id: int = 0,
+) -> Generator[None, None, list[Buffer | FetchedPartition]]:
+    """The same with a pause after every ``step`` partitions."""
     flexible = version >= FLEXIBLE
     pieces: list[Buffer | FetchedPartition] = []
     out = bytearray(head)
-    out += _TOP.pack(throttle_ms, 0, 0) if version >= 7 else _COUNT.pack(throttle_ms)
+    out += _TOP.pack(throttle_ms, 0, session_id) if version >= 7 else _COUNT.pack(throttle_ms)
     _write_count(out, len(topics), flexible)
-    at = 0
+    at, pause = 0, step
     for name, count in topics:
         _write_topic(out, version, name)
         _write_count(out, count, flexible)
@@ -235,6 +276,10 @@ def encode_fetched(
                 out = bytearray()
             if flexible:
                 _write_partition_tags(out, item)
+            pause -= 1
+            if not pause:
+                yield
+                pause = step
         at += count
         if flexible:
             out.append(0)

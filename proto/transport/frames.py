@@ -172,6 +172,8 @@ class FetchedPartition:
     @property
     def size(self) -> int:
         """Bytes of all records."""
+        if not self.records and not self.in_files:
+            return 0
         return sum(map(len, self.records)) + sum([piece.size for piece in self.in_files])
 
 

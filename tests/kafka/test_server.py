@@ -458,19 +458,6 @@ def test_clients_that_do_not_know_zstd_are_told_so(kafka_cluster: Cluster) -> No
         assert [each.compression for each in split_batches(part.records)] == [Compression.ZSTD]
 
 
-def test_there_are_no_fetch_sessions(kafka_cluster: Cluster, topic: str) -> None:
-    with peer(kafka_cluster) as one:
-        assert one.ask(FETCH, 12, fetch_values(topic, session_epoch=0)).session_id == 0
-        for session_id, session_epoch in ((-1, -1), (9, -1), (9, 0), (0, 0)):
-            # Kafka looks at the epoch first: these are whole requests, which end the session that they name.
-            whole = one.ask(FETCH, 12, fetch_values(topic, session_id=session_id, session_epoch=session_epoch))
-            assert (whole.error_code, whole.session_id) == (0, 0)
-            assert [found.partitions[0].error_code for found in whole.responses] == [0]
-        for session_id in (0, 9):
-            found = one.ask(FETCH, 12, fetch_values(topic, session_id=session_id, session_epoch=1))
-            assert (found.error_code, found.responses) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ())
-
-
 def test_followers_are_sent_away(kafka_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     with peer(kafka_cluster) as one:
         one.send(request(FETCH, 12, fetch_values(topic, replica_id=2))[1])

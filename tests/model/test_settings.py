@@ -432,7 +432,7 @@ def test_every_setting_acts() -> None:
     assert idle == of_one_value | {LINKS}, "clients read links"
 
 
-@pytest.mark.parametrize("name", ["num.io.threads", "max.incremental.fetch.session.cache.slots"])
+@pytest.mark.parametrize("name", ["num.io.threads", "max.request.partition.size.limit"])
 def test_a_setting_that_nothing_could_obey_is_refused_with_the_reason(name: str) -> None:
     with pytest.raises(ConfigError, match=f"line 2: unknown setting '{name}': Kafka's has no counterpart here, as "):
         NodeConfig.from_properties(f"node.id=1\n{name}=5\n")

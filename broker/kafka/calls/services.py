@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.logins import FindLogins
 from tidelog.broker.connection_quotas import ConnectionQuotas
+from tidelog.broker.kafka.fetch_sessions import FetchSessionCache
 from tidelog.broker.kafka.wire.apis import Api
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
 from tidelog.broker.memory_budget import MemoryBudget
@@ -50,6 +51,7 @@ class KafkaServices:
     control: AccessControl
     logins: FindLogins
     client_quotas: ClientQuotas
+    fetch_sessions: FetchSessionCache
 
 
 ServeKafka = Callable[[str, Address, KafkaServices], Awaitable[Server]]

@@ -27,16 +27,27 @@ class TopicNames:
         self._listener = listener
         self._image: MetadataImage | None = None
         self._ids: dict[bytes, TopicId] = {}
+        self._version = 0
 
-    def id_of(self, name: bytes) -> TopicId | None:
-        """Return the topic's id, ``None`` if it does not exist."""
+    @property
+    def version(self) -> int:
+        """Rises with each image: a lookup under another one may have another result now."""
+        self._look()
+        return self._version
+
+    def _look(self) -> None:
         image = self._view.image
         if image is not self._image:
             self._image = image
             self._ids.clear()
+            self._version += 1
+
+    def id_of(self, name: bytes) -> TopicId | None:
+        """Return the topic's id, ``None`` if it does not exist."""
+        self._look()
         found = self._ids.get(name)
         if found is None:
-            found = image.topic_ids.get(text_of(name))
+            found = self._view.image.topic_ids.get(text_of(name))
             if found is not None:
                 self._ids[name] = found
         return found

@@ -42,14 +42,14 @@ MUTANTS: tuple[Mutant, ...] = (
         id="fetches-that-are-over-still-wait",
         rule="R33",
         what="A fetch that was answered or given up goes on counting among those that wait, and leaders would wake it.",
-        module="tidelog.replication.serving.consuming",
-        old="        self._owner.waiting -= 1\n",
+        module="tidelog.replication.serving.consumer_fetch",
+        old="            owner.waiting -= 1\n",
         new="",
         scenario="replication",
         more=(
             Edit(
-                "tidelog.replication.serving.consuming",
-                "                part.replica.consumers.pop(self, None)\n",
+                "tidelog.replication.serving.consumer_fetch",
+                "                part.replica.consumers.pop(part, None)\n",
                 "                pass\n",
             ),
         ),

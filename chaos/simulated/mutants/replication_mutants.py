@@ -250,7 +250,7 @@ _ACKNOWLEDGEMENT: Final = (
         rule="R9",
         what="A follower gives consumers in its rack what lies beyond its high watermark (KIP-392), and may yet be cut "
         "off.",
-        module="tidelog.replication.serving.consuming",
+        module="tidelog.replication.serving.consumer_fetch",
         old="        end = partition.fetchable_end(self._request.read_committed)\n",
         new="        end = partition.log.log_end_offset if isinstance(serving, FollowerState) else "
         "partition.fetchable_end(False)\n",

@@ -26,7 +26,6 @@ WITHOUT_COUNTERPART: Final = {
     "add.partitions.to.txn.retry.backoff.ms": "a transaction's coordinator lets such requests wait",
     "add.partitions.to.txn.retry.backoff.max.ms": "a transaction's coordinator lets such requests wait",
     "log.flush.start.offset.checkpoint.interval.ms": "log.flush.offset.checkpoint.interval.ms covers both checkpoints",
-    "max.incremental.fetch.session.cache.slots": "a fetch session lives and ends with its stream, or there is none",
     "max.request.partition.size.limit": "metadata is answered whole",
     "num.io.threads": "a node serves on one event loop",
     "num.network.threads": "a node serves on one event loop",

@@ -16,6 +16,11 @@ class RequestSettings:
     fetch_max_bytes: int = integer(
         8 * 2**20, "Most bytes in one fetch answer; a larger first batch is still sent whole.", at_least=1024
     )
+    max_incremental_fetch_session_cache_slots: int = integer(
+        1000,
+        "Most fetch sessions of Kafka's clients that a node remembers; a client without one sends whole requests.",
+        at_least=0,
+    )
     request_timeout_ms: int = integer(30_000, "Time that another node has to answer.", at_least=1)
     socket_request_max_bytes: int = integer(100 * 2**20, "Largest request.", at_least=1)
     telemetry_max_bytes: int = integer(

@@ -78,6 +78,11 @@ def test_requests_are_read_as_written_from_the_schema(version: int, seed: int) -
     )
     session = (values["session_id"], values["session_epoch"]) if version >= 7 else (0, -1)
     assert (found.session_id, found.session_epoch) == session
+    assert [(name, list(dropped)) for name, dropped in found.forgotten] == [
+        (topic["topic_id"] if version >= BY_ID else topic["topic"].encode(), topic["partitions"])
+        for topic in values["forgotten_topics_data"]
+        if version >= 7
+    ]
     assert found.rack == (values["rack_id"] if version >= 11 else "")
     assert list(found.topics) == [
         (topic["topic_id"] if version >= BY_ID else topic["topic"].encode(), len(topic["partitions"]))

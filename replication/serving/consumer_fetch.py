@@ -1,0 +1,332 @@
+"""One fetch of a consumer, from its arrival to its answer.
+
+It looks at its partitions, waits if that is not enough, and answers; many partitions are looked at, and answered, in
+slices. A partition that has moved meanwhile is read on at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+from tidelog.model.buffer import Buffer
+from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, LeaderEpoch, Offset, ProducerId, TopicId, TopicIdPartition
+from tidelog.proto.transport.frames import FetchedPartition, FetchRequest, FetchResponse, RecordsInFile
+from tidelog.replication.partition.answers import diverged, fetched, refused_by_follower, refused_fetch
+from tidelog.replication.partition.follower import FollowerState, check_position
+from tidelog.replication.partition.leader import Diverging, LeaderState, RackOf
+from tidelog.replication.partition.replica import Replica
+from tidelog.replication.partition.settings import ReplicationSettings
+from tidelog.replication.serving.slices import SLICE, WAIT, Sliced, Steps
+from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.segments.log_read import LogSpan
+
+ReadFailed = Callable[[Replica, LogDirFailed], None]
+_NO_PIECES: Final[list[Buffer]] = []
+_NO_SPANS: Final[list[RecordsInFile]] = []
+"""Most partitions of a large fetch have nothing: no list is made for them, and nothing is added to these."""
+
+
+class Wanted(Protocol):
+    """A partition and the position in it, as a request or a session has them."""
+
+    @property
+    def topic_id(self) -> TopicId: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def current_leader_epoch(self) -> LeaderEpoch: ...
+    @property
+    def fetch_offset(self) -> Offset: ...
+    @property
+    def last_fetched_epoch(self) -> LeaderEpoch: ...
+    @property
+    def bytes_max(self) -> int: ...
+
+
+class Owner(Protocol):
+    """What all fetches of a node share."""
+
+    replicas: Mapping[TopicIdPartition, Replica]
+    settings: ReplicationSettings
+    failed: ReadFailed
+    rack_of: RackOf | None
+    serves_nearby: bool
+    waiting: int
+    held_bytes: int
+    bytes: int
+
+    def may_wait(self, held: int) -> bool: ...
+
+
+class Part:
+    """The result of one partition of a fetch so far."""
+
+    __slots__ = ("answer", "cut", "epoch", "fetch", "item", "next_offset", "pieces", "replica", "size", "spans")
+
+    def __init__(self, fetch: ConsumerFetch, item: Wanted, replica: Replica | None) -> None:
+        self.fetch = fetch
+        self.item = item
+        self.replica = replica
+        self.next_offset = item.fetch_offset
+        self.pieces = _NO_PIECES
+        self.spans = _NO_SPANS
+        self.size = 0
+        self.epoch = NO_LEADER_EPOCH if replica is None else replica.partition.leader_epoch
+        """The partition's when the fetch came."""
+        self.cut = False
+        """There is more to read than fits."""
+        self.answer: FetchedPartition | None = None
+        """Set if this partition's answer is final: an error or a divergence."""
+
+    def reached(self, replica: Replica) -> None:
+        """Implements :class:`~tidelog.replication.partition.replica.ReachWatch`."""
+        self.fetch.moved(self)
+
+
+class ConsumerFetch:
+    """See the module. It keeps its data, so no byte is read twice."""
+
+    __slots__ = (
+        "_bytes_left",
+        "_bytes_min",
+        "_cut",
+        "_held",
+        "_in_files",
+        "_is_final",
+        "_is_looking",
+        "_owner",
+        "_parts",
+        "_request",
+        "_size",
+        "_sliced",
+        "_waits",
+    )
+
+    def __init__(self, owner: Owner, request: FetchRequest, in_files: bool) -> None:
+        self._owner = owner
+        self._in_files = in_files
+        self._request = request
+        self._bytes_left = min(request.bytes_max, owner.settings.fetch_max_bytes)
+        self._bytes_min = min(request.bytes_min, self._bytes_left)
+        self._size = 0
+        self._held = 0
+        self._is_looking = True
+        self._waits = False
+        self._is_final = False
+        """Some partition has its final answer."""
+        self._cut: dict[Part, None] = {}
+        self._parts: list[Part] = []
+        self._sliced: Sliced[FetchResponse] = Sliced(self._steps())
+
+    def begin(self) -> asyncio.Future[FetchResponse]:
+        return self._sliced.begin()
+
+    def _steps(self) -> Steps[FetchResponse]:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            yield from self._look_at_all()
+            self._is_looking = False
+            left_s = self._request.wait_ms_max / 1000 - (loop.time() - begun)
+            if left_s > 0 and self._may_wait():
+                yield from self._wait(left_s)
+            results = yield from self._answer()
+            self._owner.bytes += self._size
+            return FetchResponse(ErrorCode.NONE, results)
+        finally:
+            self._leave()
+
+    # --- Looking --------------------------------------------------------------------------------------
+
+    def _look_at_all(self) -> Steps[None]:
+        """Read what there is. Where others have their turn meanwhile, each partition is watched from now on."""
+        replicas, watches = self._owner.replicas, len(self._request.partitions) > SLICE
+        for number, item in enumerate(self._request.partitions, 1):
+            part = Part(self, item, replicas.get(TopicIdPartition(item.topic_id, item.partition)))
+            self._parts.append(part)
+            if watches and part.replica is not None:
+                part.replica.consumers[part] = None
+            self._read(part)
+            if not number % SLICE:
+                yield None
+
+    def _may_wait(self) -> bool:
+        return bool(self._parts) and not self._is_enough() and self._owner.may_wait(self._size)
+
+    def _is_enough(self) -> bool:
+        """What did not fit as a whole batch counts too, as in Kafka's ``DelayedFetch.tryComplete``."""
+        if self._size >= self._bytes_min or self._is_final:
+            return True
+        rooms = ((part.size, min(part.item.bytes_max, self._bytes_left)) for part in self._cut)
+        return self._size + sum(max(room - size, 0) for size, room in rooms) >= self._bytes_min
+
+    # --- Waiting --------------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> Steps[None]:
+        owner = self._owner
+        self._watch()
+        self._waits = True
+        owner.waiting += 1
+        self._hold()
+        timer = asyncio.get_running_loop().call_later(seconds, self._sliced.go_on)
+        try:
+            yield WAIT
+        finally:
+            timer.cancel()
+            self._waits = False
+            owner.waiting -= 1
+            owner.held_bytes -= self._held
+
+    def _watch(self) -> None:
+        for part in self._parts:
+            if part.replica is not None:
+                part.replica.consumers[part] = None
+
+    def moved(self, part: Part) -> None:
+        """The readable end, a follower's position, or the role of the partition's replica changed."""
+        if not (self._is_looking or self._waits):
+            part.cut = True
+            return
+        self._read(part)
+        if not self._waits:
+            return  # answered meanwhile: a failed read has ended every wait on its directory
+        self._hold()
+        if self._is_enough() or self._owner.held_bytes > self._owner.settings.fetch_held_bytes_max:
+            self._sliced.go_on()
+
+    def _hold(self) -> None:
+        self._owner.held_bytes += self._size - self._held
+        self._held = self._size
+
+    # --- Reading --------------------------------------------------------------------------------------
+
+    def _read(self, part: Part) -> None:
+        """Read on in one partition as far as it has become readable."""
+        if part.answer is None:
+            part.answer = self._read_on(part)
+        if part.answer is not None:
+            self._is_final = True
+        elif part.cut:
+            self._cut[part] = None
+        elif self._cut:
+            self._cut.pop(part, None)
+
+    def _read_on(self, part: Part) -> FetchedPartition | None:
+        """Returns the answer if it is final."""
+        replica, item = part.replica, part.item
+        if replica is None:
+            return FetchedPartition(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = replica.partition
+        serving = self._serving(part, replica)
+        if isinstance(serving, FetchedPartition):
+            return serving
+        if not part.size and (answer := self._judged(replica, serving, item)) is not None:
+            return answer
+        end = partition.fetchable_end(self._request.read_committed)
+        room = min(item.bytes_max - part.size, self._bytes_left - self._size)
+        part.cut = part.next_offset < end
+        if not part.cut or (room <= 0 and self._size > 0):
+            return None
+        look = partition.log.find if self._in_files else partition.log.read
+        try:
+            read = look(part.next_offset, max(room, 0), offset_end=end, at_least_one=self._size == 0)
+        except LogDirFailed as failure:
+            self._owner.failed(replica, failure)
+            return refused_fetch(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        if read is None:
+            return None
+        if isinstance(read, Refusal):
+            return refused_fetch(replica, partition.read_error(read))
+        if isinstance(read, LogSpan):
+            size = read.size
+            if part.spans:
+                part.spans.append(read)
+            else:
+                part.spans = [read]
+        else:
+            size = len(read.records)
+            if not size:
+                return None
+            if part.pieces:
+                part.pieces.append(read.records)
+            else:
+                part.pieces = [read.records]
+        part.size += size
+        part.next_offset = read.next_offset
+        part.cut = read.next_offset < end
+        self._size += size
+        return None
+
+    def _serving(self, part: Part, replica: Replica) -> LeaderState | FollowerState | FetchedPartition:
+        """The role in which this node serves the partition, or the answer that it does not."""
+        nearby = bool(self._request.rack) and self._owner.serves_nearby
+        serving = replica.partition.serves(part.item.current_leader_epoch, nearby=nearby)
+        if isinstance(serving, Refusal):
+            return refused_fetch(replica, serving.code)
+        if isinstance(serving, FollowerState) and serving.epoch != part.epoch:  # what was read may have been cut off
+            return refused_fetch(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return serving
+
+    def _judged(self, replica: Replica, serving: LeaderState | FollowerState, item: Wanted) -> FetchedPartition | None:
+        """The final answer to a position from which nothing is read here."""
+        if isinstance(serving, FollowerState):
+            refusal = check_position(replica.partition.log, item.fetch_offset, item.last_fetched_epoch)
+            return None if refusal is None else refused_by_follower(replica, refusal.code)
+        verdict = serving.agrees(item.fetch_offset, item.last_fetched_epoch)
+        if isinstance(verdict, Diverging):
+            return diverged(replica, verdict)
+        if verdict is not None:
+            return refused_fetch(replica, verdict.code)
+        if self._owner.rack_of is None or not self._request.rack:
+            return None
+        nearest = serving.nearest(self._request.rack, item.fetch_offset, self._owner.rack_of)
+        return None if nearest == NO_NODE else fetched(replica, preferred_read_replica=nearest)
+
+    # --- Answering ------------------------------------------------------------------------------------
+
+    def _answer(self) -> Steps[list[FetchedPartition]]:
+        results: list[FetchedPartition] = []
+        for number, part in enumerate(self._parts, 1):
+            results.append(self._result(part))
+            if not number % SLICE and number < len(self._parts):
+                yield None
+        for part, result in zip(self._parts, results, strict=True):
+            if result.in_files:
+                part.spans = _NO_SPANS  # now the answer's
+        return results
+
+    def _result(self, part: Part) -> FetchedPartition:
+        if part.answer is not None:
+            return part.answer
+        assert part.replica is not None
+        serving = self._serving(part, part.replica)
+        if isinstance(serving, FetchedPartition):
+            return serving
+        if part.size and isinstance(serving, FollowerState):
+            part.replica.partition.counts.nearby_reads += 1
+        if not self._request.read_committed or not part.size:
+            return fetched(part.replica, part.pieces, in_files=part.spans)
+        try:
+            found = part.replica.partition.log.aborted_within(part.item.fetch_offset, part.next_offset)
+        except LogDirFailed as failure:
+            self._owner.failed(part.replica, failure)
+            return refused_fetch(part.replica, ErrorCode.KAFKA_STORAGE_ERROR)
+        aborted = [(ProducerId(each.producer_id), Offset(each.first_offset)) for each in found]
+        return fetched(part.replica, part.pieces, aborted, part.spans)
+
+    def _leave(self) -> None:
+        """Answered or cancelled: nobody may wake this again, and the data that no answer holds are released."""
+        self._is_looking = False
+        self._unwatch()
+        for part in self._parts:
+            for span in part.spans:
+                span.release()
+        self._parts = []
+
+    def _unwatch(self) -> None:
+        for part in self._parts:
+            if part.replica is not None:
+                part.replica.consumers.pop(part, None)
