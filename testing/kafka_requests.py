@@ -35,9 +35,17 @@ def produce_request(
 
 
 def fetch_request(
-    topic: str, bytes_max: int, correlation: int, *, partition: int = 0, offset: int = 0, wait_ms: int = 0
+    topic: str,
+    bytes_max: int,
+    correlation: int,
+    *,
+    partition: int = 0,
+    offset: int = 0,
+    wait_ms: int = 0,
+    session_epoch: int = -1,
 ) -> bytes:
-    """At most ``bytes_max`` of one partition from ``offset`` on, outside of any fetch session."""
+    """At most ``bytes_max`` of one partition from ``offset`` on, outside of any fetch session; with epoch 0 it opens
+    one."""
     wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
     return request_frame(
         FETCH,
@@ -48,7 +56,7 @@ def fetch_request(
             "min_bytes": 1,
             "max_bytes": bytes_max,
             "session_id": 0,
-            "session_epoch": -1,
+            "session_epoch": session_epoch,
             "topics": [{"topic": topic, "partitions": [wanted]}],
         },
         _CLIENT_ID,

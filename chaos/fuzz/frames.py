@@ -39,6 +39,8 @@ _FRAME_BYTES_MAX: Final = 64 * 1024
 _DEPTH_MAX: Final = 6
 _TAGGED_SHARE: Final = 0.03
 """Of the places where tagged fields may stand: header, and end of the message."""
+_SESSION_SHARE: Final = 0.7
+"""Of fetches: those in a session that is there, or was."""
 _TAG_COUNTS: Final = (1, 2, TAGS_MAX, TAGS_MAX + 1, 5_000)
 _WIDE_SHARE: Final = 0.001
 """Of arrays: as long as, and longer than, one request may have items."""
@@ -109,6 +111,7 @@ class FrameSource:
     ``captured``: requests of real clients, without length, which are damaged like our own.
     ``harmless``: values for fields by name, such that what is well-formed does not change the node for good.
     ``favoured``: API keys that every other frame is of.
+    ``sessions``: ids of fetch sessions that the node has. Their epochs are small, so some requests hit the next one.
     """
 
     def __init__(
@@ -120,6 +123,7 @@ class FrameSource:
         harmless: Mapping[str, Any] | None = None,
         pool_frames: int = POOL_FRAMES,
         favoured: Sequence[int] = READ_BY_HAND,
+        sessions: Sequence[int] = (),
     ) -> None:
         self._seed = seed
         self._served = [
@@ -129,6 +133,7 @@ class FrameSource:
         self._captured = list(captured)
         self._pool_frames = pool_frames
         self._favoured = favoured
+        self._sessions = sessions
         self._pools: dict[int, list[bytes]] = {}
 
     def batch(self, number: int, size: int) -> Batch:
@@ -197,6 +202,8 @@ class FrameSource:
     def _value(self, rng: random.Random, shape: Shape, harmless: Mapping[str, Any], depth: int) -> Any:
         if shape.name in harmless and rng.random() < 0.97:
             return harmless[shape.name]
+        if shape.name == "session_id" and self._sessions and rng.random() < _SESSION_SHARE:
+            return rng.choice(self._sessions)
         if shape.nullable and shape.kind != "uuid" and rng.random() < 0.1:
             return -1 if shape.kind in _BITS and not shape.array else None
         if shape.array:

@@ -20,6 +20,7 @@ from tidelog.chaos.fuzz.loop_probe import LoopProbe
 from tidelog.chaos.fuzz.open_files import OpenFiles
 from tidelog.chaos.fuzz.watched_node import WITNESS_TOPIC, Measure, WatchedNode, watched_node
 from tidelog.chaos.fuzz.witness import Testimony, Witness
+from tidelog.testing.kafka_requests import fetch_request
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -37,7 +38,12 @@ HOLD_S_MAX: Final = 2.0
 connections may send one at the same time."""
 LOGIN_HOLD_S_MAX: Final = 0.2
 """The same before a login, where an input may take 5 ms (:mod:`tidelog.chaos.fuzz.logins`), of some 32 connections."""
+SESSIONS: Final = 400
+"""Fetch sessions that are opened for the inputs to go on with."""
 WARM_INPUTS_MAX: Final = 250_000
+_SESSION_ID: Final = struct.Struct(">i")
+_SESSION_ID_AT: Final = 4 + 1 + 4 + 2
+"""Behind correlation id, tagged fields of the header, throttle time and error code."""
 _LOOK_S: Final = 5.0
 _SETTLE_S: Final = 10.0
 _HARMLESS: Final = {
@@ -84,7 +90,12 @@ def run(
         host, port = address(node.kafka_bootstrap)
         target, favoured = (node.login_port, OF_LOGINS) if login else (port, READ_BY_HAND)
         source = FrameSource(
-            seed, served_versions(host, target), captured=captured_requests(), harmless=_HARMLESS, favoured=favoured
+            seed,
+            served_versions(host, target),
+            captured=captured_requests(),
+            harmless=_HARMLESS,
+            favoured=favoured,
+            sessions=() if login else fetch_sessions(host, port, SESSIONS),
         )
         watch = _Watch(node, admin, inputs, say)
         tally = Tally()
@@ -135,6 +146,19 @@ def served_versions(host: str, port: int) -> dict[int, tuple[int, int]]:
     if error:
         raise RuntimeError(f"expected the served versions, found error {error}")
     return {key: (least, most) for key, least, most in struct.iter_unpack(">hhh", body[10 : 10 + 6 * count])}
+
+
+def fetch_sessions(host: str, port: int, count: int) -> list[int]:
+    """Open so many fetch sessions on the witness's topic, and return their ids."""
+    found: list[int] = []
+    with socket.create_connection((host, port), timeout=10) as connection:
+        stream = connection.makefile("rb")
+        for number in range(count):
+            connection.sendall(fetch_request(WITNESS_TOPIC, 4096, number, session_epoch=0))
+            (size,) = struct.unpack(">i", stream.read(4))
+            (session_id,) = _SESSION_ID.unpack_from(stream.read(size), _SESSION_ID_AT)
+            found.append(session_id)
+    return found
 
 
 class _Watch:

@@ -142,10 +142,9 @@ class Standing:
             if not self._swept:
                 self._swept = list(self._watched)
                 self._swept.reverse()
-            for watched in self._swept[: -SWEPT - 1 : -1]:
-                if watched in self._watched and watched not in self.due:
-                    found.append(watched)
-            del self._swept[-SWEPT:]
+            turn = self._swept[: -SWEPT - 1 : -1]
+            found += [watched for watched in turn if watched in self._watched and watched not in self.due]
+            del self._swept[len(self._swept) - len(turn) :]
         return found
 
 

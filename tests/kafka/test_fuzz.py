@@ -50,6 +50,21 @@ def test_crowds_of_connections_cost_little(tmp_path: Path) -> None:
     assert report.phases[-1].requests >= 50
 
 
+def test_some_frames_go_on_with_a_fetch_session() -> None:
+    batches = (
+        FrameSource(3, {1: (12, 12)}, pool_frames=500, sessions=[77_777]).batch(number, 50) for number in range(4)
+    )
+    asked: Counter[tuple[int, bool]] = Counter()
+    for frame in (frame for batch in batches for frame in batch.frames):
+        try:
+            found = decode_request(1, 12, memoryview(frame)[4 + read_request_header(memoryview(frame)[4:]).end :])
+        except BadMessage:
+            continue
+        if found.session_id == 77_777:
+            asked[found.session_epoch, bool(found.forgotten_topics_data)] += 1
+    assert all(asked[epoch, forgets] for epoch in (-1, 0, 1, 2) for forgets in (False, True)), asked
+
+
 def test_a_batch_of_frames_follows_from_the_seed_and_its_number() -> None:
     one = FrameSource(3, SERVED, pool_frames=200).batch(17, 50)
     assert FrameSource(3, SERVED, pool_frames=200).batch(17, 50) == one

@@ -9,7 +9,7 @@ from collections import defaultdict
 import pytest
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, BrokerEpoch, NodeId, Offset, TopicIdPartition
+from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicIdPartition
 from tidelog.proto.records.batches import split_batches
 from tidelog.proto.records.decoder import decode_values
 from tidelog.proto.transport.frames import FetchedPartition, FetchPartition, FetchRequest, FetchResponse
@@ -65,7 +65,12 @@ async def test_an_idle_fetch_looks_at_no_partition_and_answers_nothing(
 ) -> None:
     looked: list[object] = []
     read = ConsumerFetch._read
-    monkeypatch.setattr(ConsumerFetch, "_read", lambda self, part: (looked.append(part), read(self, part))[1])
+
+    def noted(self: ConsumerFetch, part: consumer_fetch.Part) -> None:
+        looked.append(part)
+        read(self, part)
+
+    monkeypatch.setattr(ConsumerFetch, "_read", noted)
     async with cluster() as c:
         c.create(leader=1, partitions=20)
         session = Session(c[1], 20)
@@ -240,7 +245,7 @@ async def test_a_whole_fetch_in_slices_misses_nothing_either(
     async with cluster() as c:
         c.create(leader=1, partitions=7)
         items = [
-            FetchPartition(TOPIC_ID, number, c[1].partition(number).leader_epoch, Offset(0), -1, Offset(-1), 1 << 20)  # type: ignore[arg-type]
+            FetchPartition(TOPIC_ID, number, LeaderEpoch(-1), Offset(0), LeaderEpoch(-1), Offset(-1), 1 << 20)
             for number in range(7)
         ]
         request = FetchRequest(NO_NODE, BrokerEpoch(-1), 10_000, 1, 1 << 20, False, items)
