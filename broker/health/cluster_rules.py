@@ -12,6 +12,7 @@ from tidelog.broker.health.rule import Alert, Found, Rule, Severity, counted, na
 
 IMBALANCE_PERCENT: Final = 10
 """Kafka's ``leader.imbalance.per.broker.percentage``."""
+BROKERS_STOPPING: Final = "brokers-stopping"
 RECENT_S: Final = 24 * 3600
 """A counter does not say when it increased. On a node that has been up for longer than this, it only gives a note."""
 
@@ -71,6 +72,11 @@ def _under_replicated(partition: Partition) -> bool:
     """Return whether ``UnderReplicatedPartitions`` counts it: replicas that are only being added do not."""
     wanted = len(partition.replicas) - len(partition.adding)
     return partition.leader >= 0 and len(partition.isr) < wanted and not _below_min_isr(partition)
+
+
+def whole(partition: Partition) -> bool:
+    """Whether no rule finds anything about the partition's leader and replicas."""
+    return partition.leader >= 0 and not _below_min_isr(partition) and not _under_replicated(partition)
 
 
 def _reassignments(facts: Facts) -> Iterator[Found]:
@@ -184,7 +190,7 @@ RULES: Final = (
         ),
     ),
     Rule(
-        "brokers-stopping",
+        BROKERS_STOPPING,
         ("brokers",),
         "they hand over their leaderships",
         "nothing, if you are stopping them",

@@ -72,7 +72,8 @@ def only_alerts(_: Facts) -> Iterable[Found]:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem: what, since when, why it matters, what to do."""
+    """A problem: what, since when, why it matters, what to do. ``since_ms``: when it began. Where nobody knows that,
+    ``before_ms``: when it was seen first (both ms since 1970)."""
 
     rule: str
     severity: Severity
@@ -81,6 +82,7 @@ class Finding:
     do: str
     subjects: tuple[str, ...]
     since_ms: int | None
+    before_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tidelog.broker.health.cluster_rules import BROKERS_STOPPING
+from tidelog.broker.health.facts import Broker, Facts, Partition
+from tidelog.broker.health.rule import Severity
+from tidelog.broker.health.rules import report
 from tidelog.chaos import proc
 from tidelog.chaos.laboratory.links.client_network import secured_network
 from tidelog.cli.failure import CommandFailed
@@ -19,7 +24,7 @@ from tidelog.cli.local.watch import PartitionState
 from tidelog.client.config.security import SecuritySettings
 from tidelog.client.config.settings import parse_bootstrap
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, TopicPartition
+from tidelog.model.ids import TopicPartition
 from tidelog.proto.calls.api import DescribeClusterRequest, MetadataRequest
 from tidelog.proto.transport.network import Address, CallTimeout, ConnectionLost, NotServedHere
 
@@ -108,30 +113,38 @@ async def look(bootstrap: str, security: SecuritySettings) -> Found:
     raise CommandFailed(f"no broker answers at {'; '.join(silent)}. Is the cluster running?")
 
 
+def _facts(found: Found, stopped: Sequence[int]) -> Facts:
+    """As the rules of health look at it. Brokers that are known to be ``stopped`` are left out: each is told of by
+    itself."""
+    nodes = {*found.brokers, *found.fenced, *found.leaving} - {*stopped}
+    return Facts(
+        time.time_ns() // 1_000_000,
+        controller=found.controller,
+        brokers={
+            node: Broker(node, node in found.fenced, node in found.leaving, found.racks.get(node)) for node in nodes
+        },
+        partitions=[
+            Partition(at, held.leader, held.replicas, held.isr) for at, held in sorted(found.partitions.items())
+        ],
+    )
+
+
 def ailments(found: Found, local: LocalCluster | None = None) -> list[str]:
-    """What keeps a cluster from a drill, each with what to do; empty if it is well. Pure but for ``local``, whose
-    processes are looked at."""
+    """What keeps a cluster from a drill, each with what to do; empty if it is well. The rules of health judge that; a
+    drill waits besides until nobody shuts down. Pure but for ``local``, whose processes are looked at."""
     start = "start it again" if local is None else f"`tidelog cluster start --dir {local.directory}` starts it"
-    wrong = []
-    if found.controller == NO_NODE:
-        wrong.append("no controller is active: a majority of the controllers must run")
     down = [] if local is None else [number for number, node in local.nodes.items() if node.mark is None]
-    wrong += [f"node {node} does not run; {start}" for node in down]
-    wrong += [f"broker {node} is fenced; {start}" for node in found.fenced if node not in down]
-    wrong += [f"broker {node} is shutting down; wait, then {start}" for node in found.leaving]
-    torn = sorted(at for at, held in found.partitions.items() if not held.whole)
-    if torn:
-        named = ", ".join(map(str, torn[:NAMED_MAX])) + (", …" if len(torn) > NAMED_MAX else "")
-        wrong.append(
-            f"{len(torn)} of {len(found.partitions)} partitions lack a leader or a replica in sync ({named}); "
-            "`tidelog topics describe --unhealthy` shows them, wait until it shows none"
-        )
-    for topic in found.topics:
-        if topic.startswith(TOPIC_PREFIX):
-            wrong.append(
-                f"topic {topic} is there, of a drill that goes on or was killed; `tidelog topics delete {topic}`"
-            )
-    return wrong
+    wrong = [f"node {node} does not run; {start}" for node in down]
+    for one in report(_facts(found, down)).findings:
+        if one.rule == BROKERS_STOPPING:
+            wrong.append(f"{one.what}; wait, then {start}")
+        elif one.severity is not Severity.NOTE:
+            wrong.append(f"{one.what}; {one.do}")
+    return wrong + [
+        f"topic {topic} is there, of a drill that goes on or was killed; `tidelog topics delete {topic}`"
+        for topic in found.topics
+        if topic.startswith(TOPIC_PREFIX)
+    ]
 
 
 def check_size(found: Found) -> None:

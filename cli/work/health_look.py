@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tidelog.broker.health.cluster_rules import unreached
+from tidelog.broker.health.cluster_rules import unreached, whole
 from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.rule import Report, Severity, counted
 from tidelog.broker.health.rules import report
@@ -24,27 +24,34 @@ class Look(NamedTuple):
 def look_at(asker: Asker) -> Look:
     """Query the cluster, then apply the rules."""
     facts = asker.facts()
-    return Look(facts, report(facts), unsettled(facts))
+    found = report(facts)
+    findings = [one if one.since_ms is not None else replace(one, before_ms=facts.now_ms) for one in found.findings]
+    return Look(facts, replace(found, findings=tuple(findings)), unsettled(facts))
 
 
 class Watch:
-    """Looks repeatedly. An undated finding that the first look lacked gets the time of the look that found it."""
+    """Looks repeatedly. An undated finding gets the time of the look that found it: it began then or, if that was the
+    first look, before."""
 
     def __init__(self, asker: Asker) -> None:
         self._asker = asker
-        self._seen: dict[tuple[str, Severity], int | None] | None = None
+        self._seen: dict[tuple[str, Severity], tuple[int | None, int | None]] | None = None
+        """Since when and before when, by rule and severity, of the last look."""
 
     def look(self) -> Look:
         look = look_at(self._asker)
-        now_ms = None if self._seen is None else look.facts.now_ms
+        now_ms = look.facts.now_ms
+        fresh = (None, now_ms) if self._seen is None else (now_ms, None)
         seen = self._seen or {}
         self._seen = {
-            (one.rule, one.severity): seen.get((one.rule, one.severity), now_ms) for one in look.report.findings
+            (one.rule, one.severity): seen.get((one.rule, one.severity), fresh) for one in look.report.findings
         }
-        dated = [
-            one if one.since_ms is not None else replace(one, since_ms=self._seen[one.rule, one.severity])
-            for one in look.report.findings
-        ]
+        dated = []
+        for one in look.report.findings:
+            if one.since_ms is None:
+                since_ms, before_ms = self._seen[one.rule, one.severity]
+                one = replace(one, since_ms=since_ms, before_ms=before_ms)
+            dated.append(one)
         return look._replace(report=Report(tuple(dated), look.report.unchecked))
 
 
@@ -59,9 +66,9 @@ def sentence(look: Look) -> str:
         reached = "" if down is None else f"{len(facts.voters) - down} of "
         parts.append(f"{reached}{counted(len(facts.voters), 'controller')}")
     if facts.partitions is not None:
-        short = sum(len(one.isr) < len(one.replicas) - len(one.adding) or one.leader < 0 for one in facts.partitions)
-        whole = f"{counted(len(facts.partitions), 'partition')}, "
-        parts.append(whole + (f"{short:,} not whole" if short else "each with a leader and all its replicas in sync"))
+        short = sum(not whole(one) for one in facts.partitions)
+        state = f"{short:,} not whole" if short else "each with a leader and all its replicas in sync"
+        parts.append(f"{counted(len(facts.partitions), 'partition')}, {state}")
     return "; ".join(parts) or "nothing is known about the cluster"
 
 
@@ -78,6 +85,7 @@ def as_object(look: Look) -> dict[str, Any]:
                 "severity": one.severity.value,
                 "what": one.what,
                 "since_ms": one.since_ms,
+                "before_ms": one.before_ms,
                 "why": one.why,
                 "do": one.do,
                 "subjects": list(one.subjects),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,7 +23,7 @@ from tidelog.model.ids import TopicPartition, id_text
 
 if TYPE_CHECKING:
     from tidelog import Admin, OffsetSpec
-    from tidelog.client.admin.types import PartitionDescription, TopicDescription
+    from tidelog.client.admin.types import TopicDescription
 
 
 @click.group()
@@ -129,6 +130,8 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
     with admin_client(bootstrap) as admin:
         wanted = names or tuple(topic.name for topic in admin.list_topics())
         found = admin.describe_topics(wanted) if wanted else []
+        if unhealthy:
+            found = _unhealthy(admin, found)
         offsets = _offsets(admin, found)
     rows: list[dict[str, Any]] = [
         {
@@ -141,7 +144,6 @@ def describe(names: tuple[str, ...], unhealthy: bool, bootstrap: str, as_json: b
         }
         for topic in found
         for part in topic.partitions
-        if not unhealthy or _unhealthy(part)
     ]  # fmt: skip
     if as_json:
         print_json(rows)
@@ -347,8 +349,26 @@ def _plain(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
-def _unhealthy(part: PartitionDescription) -> bool:
-    return part.leader < 0 or len(part.isr) < len(part.replicas)
+def _unhealthy(admin: Admin, found: list[TopicDescription]) -> list[TopicDescription]:
+    """Only what the rules of health find something about. Replicas that are being added are not missed yet."""
+    from tidelog.broker.health.cluster_rules import whole
+    from tidelog.broker.health.facts import Partition
+    from tidelog.client.errors import TidelogError
+
+    try:
+        moves = admin.list_partition_reassignments()
+    except TidelogError:  # a person who may not ask sees such partitions as well
+        moves = {}
+    kept = []
+    for topic in found:
+        parts = []
+        for part in topic.partitions:
+            at = TopicPartition(topic.name, part.partition)
+            adding = tuple(map(int, moves[at].adding_replicas)) if at in moves else ()
+            if not whole(Partition(at, part.leader, tuple(part.replicas), tuple(part.isr), adding)):
+                parts.append(part)
+        kept.append(replace(topic, partitions=tuple(parts)))
+    return kept
 
 
 def _offsets(admin: Admin, found: list[TopicDescription]) -> dict[tuple[str, int], tuple[int, int]]:

@@ -12,8 +12,8 @@ import click
 
 from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.progress import SAMPLES, Windows
-from tidelog.broker.health.rule import Severity, counted
-from tidelog.cli.terminal.connection import cluster_options, secured
+from tidelog.broker.health.rule import Finding, Severity, counted
+from tidelog.cli.terminal.connection import bootstrap_option, secured
 from tidelog.cli.terminal.numbers import Seconds
 from tidelog.cli.terminal.output import json_line, megabytes, print_json
 from tidelog.cli.work.health_facts import Asker
@@ -42,8 +42,8 @@ ASK_TIMEOUT_MS: Final = 5_000
 def status(watch: float | None, window_s: float, verbose: bool, bootstrap: str, as_json: bool) -> int:
     """Show the health of the cluster: brokers, controllers, partitions, disks, groups, transactions.
 
-    Each finding says what is wrong, since when if known, why it matters and what to do. Exit code: 0 if the cluster is
-    healthy, 3 with warnings, 4 if something is critical, 1 if nobody answers.
+    Each finding says what is wrong, since when as far as known, why it matters and what to do. Exit code: 0 if the
+    cluster is healthy, 3 with warnings, 4 if something is critical, 1 if nobody answers.
     """
     from tidelog import Admin
 
@@ -97,8 +97,7 @@ def lines(look: Look, verbose: bool) -> Iterator[str]:
     for finding in found.findings:
         yield ""
         head = click.style(finding.severity.value, fg=COLOURS[finding.severity], bold=True)
-        since = "" if finding.since_ms is None else f" (since {_time(finding.since_ms)})"
-        yield f"{head}  {escaped(finding.what)}{since}"
+        yield f"{head}  {escaped(finding.what)}{_since(finding)}"
         yield f"  why   {escaped(finding.why)}"
         yield f"  do    {escaped(finding.do)}"
     if look.unsettled:
@@ -131,6 +130,12 @@ def _nodes(facts: Facts) -> Iterator[str]:
             least = min(disks, key=lambda one: one.free_bytes / one.total_bytes)
             parts.append(f"disk {100 * least.free_bytes / least.total_bytes:.0f} % free")
         yield "  ".join(parts)
+
+
+def _since(finding: Finding) -> str:
+    if finding.since_ms is not None:
+        return f" (since {_time(finding.since_ms)})"
+    return "" if finding.before_ms is None else f" (since {_time(finding.before_ms)} or before)"
 
 
 def _time(ms: int) -> str:

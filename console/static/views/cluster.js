@@ -43,7 +43,7 @@ function Shown({ data, at: now }) {
     ]} />`;
 }
 
-const Finding = ({ one, open }) => html`<details class="finding" open=${open}><summary><h2><${Tag} text=${one.severity} kind=${one.severity === "note" ? "busy" : undefined} /> ${one.what}${one.since_ms !== null && html` <small>since ${time(one.since_ms).slice(0, 19)}</small>`}</h2></summary>
+const Finding = ({ one, open }) => html`<details class="finding" open=${open}><summary><h2><${Tag} text=${one.severity} kind=${one.severity === "note" ? "busy" : undefined} /> ${one.what} <small>since ${time(one.since_ms ?? one.before_ms).slice(0, 19)}${one.since_ms === null ? " or before" : ""}</small></h2></summary>
   <dl><dt>Why</dt><dd>${one.why}</dd><dt>Do</dt><dd>${one.do}</dd></dl></details>`;
 
 export function Node({ rest }) {
