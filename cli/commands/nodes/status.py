@@ -13,7 +13,7 @@ import click
 from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.progress import SAMPLES, Windows
 from tidelog.broker.health.rule import Finding, Severity, counted
-from tidelog.cli.terminal.connection import bootstrap_option, secured
+from tidelog.cli.terminal.connection import cluster_options, secured
 from tidelog.cli.terminal.numbers import Seconds
 from tidelog.cli.terminal.output import json_line, megabytes, print_json
 from tidelog.cli.work.health_facts import Asker
