@@ -25,7 +25,7 @@ def imported(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
 def test_imports_only_ids_and_plain_python(path: Path) -> None:
     for name in imported(path):
         if name.startswith("tidelog."):
