@@ -418,7 +418,7 @@ def test_every_setting_acts() -> None:
     """A setting acts when code outside its definition reads its field from a configuration."""
     root = Path(__file__).parents[2]
     settings = root / "model" / "settings"
-    definition = "".join((settings / f"{name}.py").read_text() for name in ("broker_config", "log_settings"))
+    definition = "".join((settings / f"{name}.py").read_text() for name in ("broker_config", "node/log_settings"))
     folders = ("broker", "cli", "metadata_quorum", "replication", "security", "storage", "testing", "transactions")
     elsewhere = "\n".join(
         path.read_text(encoding="utf-8") for folder in folders for path in sorted((root / folder).rglob("*.py"))

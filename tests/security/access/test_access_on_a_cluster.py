@@ -639,7 +639,12 @@ def test_what_is_named_twice_is_answered_and_ends_no_node(secured: Secured, allo
     with WireClient(secured.cluster.kafka_bootstrap) as wire:
         found = wire.ask(3, 12, topics=[{"topic_id": bytes(16), "name": name} for name in twice]).topics
         assert sorted(topic.name for topic in found) == sorted(names.values())
-        fetched = wire.ask(9, 7, group_id="g", topics=[{"name": name, "partition_indexes": indexes} for name in twice])
+        offsets_of = [{"name": name, "partition_indexes": indexes} for name in twice]
+        until = time.monotonic() + 30
+        while (fetched := wire.ask(9, 7, group_id="g", topics=offsets_of)).error_code:
+            assert time.monotonic() < until, fetched
+            wire.ask(10, 6, key_type=0, coordinator_keys=["g"])  # makes the coordinators' topic
+            time.sleep(0.1)
         assert {topic.name for topic in fetched.topics} == set(names.values())
         offsets = [{"partition_index": 0, "timestamp": -1}] * 2
         wire.ask(LIST_OFFSETS, 5, topics=[{"name": name, "partitions": offsets} for name in twice])
