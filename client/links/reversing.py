@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from tidelog.client.admin.importing import refused_end
 from tidelog.client.admin.types import OffsetSpec
 from tidelog.client.backup.pace import all_of
 from tidelog.client.errors import TidelogError
@@ -19,7 +20,7 @@ from tidelog.client.links.definition import LinkDefinition, LinkError, define
 from tidelog.client.links.following import PARTITION_BYTES_MAX, Between, Follower, Stop
 from tidelog.client.links.kafka_connection import SourceLost, SourceRefused
 from tidelog.client.links.linked import LINK_NAME, LINK_SOURCE, LINK_STATE, LinkAdmin, TargetTopic
-from tidelog.client.links.managing import Promotion, promote, seal
+from tidelog.client.links.managing import SEAL_S, Promotion, promote, seal
 from tidelog.client.links.source import Source, SourceCluster
 from tidelog.model.settings.topic_config import LINK_ACTIVE, LINK_STOPPED
 
@@ -29,12 +30,15 @@ _REACH_S: Final = 15.0
 
 async def drain(admin: LinkAdmin, old: LinkAdmin, name: str, topics: Collection[str], seconds: float) -> Promotion:
     """Fence the topics at the source (``old``), wait until the running link has copied everything, and promote them.
-    Raises :class:`LinkError` if that takes longer than ``seconds``; the source is then as before."""
+    Raises :class:`LinkError` if that takes longer than ``seconds``, or a promotion has begun before; the source is then
+    as before. If one begins meanwhile, the source stays fenced: it may be another drain's."""
     definition = await admin.definition(name)
     linked = await admin.linked_topics(definition)
-    chosen = {one for one in linked if not topics or one in topics}
-    if not chosen or set(topics) - chosen:
+    chosen = {one: topic for one, topic in linked.items() if not topics or one in topics}
+    if not chosen or set(topics) - chosen.keys():
         raise LinkError(f"expected topics of link {name} ({', '.join(sorted(linked)) or 'none'}), found others")
+    if begun := {one for one, topic in chosen.items() if not topic.takes_link}:
+        raise _begun(name, begun)
     await expect_tidelog(old, definition)
     fenced = await fence(old, definition, chosen)
     try:
@@ -49,7 +53,19 @@ async def drain(admin: LinkAdmin, old: LinkAdmin, name: str, topics: Collection[
             f"expected everything to be copied within {seconds:g} s: a transaction is open at the source, or "
             f"the link is slow or not running; the source accepts records again (`tidelog links status {name}`)"
         ) from None
+    # The markers of a promotion make the target's log longer, too. Each leader that has one refuses the link.
+    for topic in chosen.values():
+        for at in topic.places:
+            if await refused_end(admin.cluster, at, topic.topic_id, patience_s=SEAL_S, link=name) is not None:
+                raise _begun(name, {topic.name}, "; the source still refuses records")
     return await promote(admin, name, chosen)
+
+
+def _begun(link: str, topics: Iterable[str], more: str = "") -> LinkError:
+    return LinkError(
+        f"expected topics that link {link} still fills; a promotion of {', '.join(sorted(topics))} has begun. "
+        f"`tidelog links promote {link}`, without --drain, ends it; everything is here if a drain began it{more}"
+    )
 
 
 async def _brought(admin: LinkAdmin, old: LinkAdmin, fenced: Collection[TargetTopic]) -> None:

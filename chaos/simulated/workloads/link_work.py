@@ -405,14 +405,14 @@ class LinkWork:
         return any(image.config("topic", name).get(LINK_STATE) == LINK_STOPPED for name in self.linked)
 
     async def _promoted_at_last(self, bound_s: float) -> None:
-        """Promote it, though it may take more than one command."""
+        """Promote it, though it may take more than one command. Nothing can be drained once a promotion has begun."""
         drained = self._rng.random() < 0.5
         cluster = self.new.cluster
         until = cluster.loop.now + 4 * bound_s
         while self.promoted is None:
             if cluster.loop.now > until:
                 raise TimeoutError(f"expected within {4 * bound_s:g} s: the link promoted")
-            self._operate(partial(self._promote, drained=drained))
+            self._operate(partial(self._promote, drained=drained and not self._half_promoted()))
             await asyncio.wait([self.operators[-1].task])
             await asyncio.sleep(AGAIN_S)
 

@@ -215,7 +215,7 @@ def promote(
     """Take topics out of the link NAME: copying stops, open transactions are aborted, and clients may write.
 
     Without --drain, records that the source has beyond the link's position are not copied. If the command is
-    interrupted, run it again.
+    interrupted, run it again; without --drain, if it says that a promotion has begun.
     """
     from tidelog.client.links import reversing
     from tidelog.client.links.managing import promote as make_writable
