@@ -1,4 +1,4 @@
-"""A query's questions to the cluster when it is planned: the partitions, and where they begin and end."""
+"""Looks up a query's partitions and their first and last offsets in the cluster when Spark plans the query."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class _Topic(NamedTuple):
 
 
 class ClusterOffsets:
-    """Asks on behalf of one query; connects when first asked. Not thread-safe. Close it.
+    """Looks up offsets for one query; connects on first use. Not thread-safe. Close it after use.
 
-    What is asked is tried again ``fetchOffset.numRetries`` times in all where a topic is unknown or a leader does
-    not reach yet as far as is known already: both may be a broker that is behind.
+    A request is retried up to ``fetchOffset.numRetries`` times in all if a topic is unknown or a leader's log ends
+    before an offset already known: in both cases the broker may just be behind.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ClusterOffsets:
         self._answered = False
         self._away_since: float | None = None
         self.away: dict[str, Any] | None = None
-        """While no broker answers, for the progress of a stream: for how many seconds, and why."""
+        """While no broker answers: for how many seconds, and why. For the progress of a stream."""
 
     def close(self) -> None:
         admin, self._admin = self._admin, None
@@ -77,13 +77,13 @@ class ClusterOffsets:
     ) -> None:
         self.close()
 
-    # --- what there is ------------------------------------------------------------------------------
+    # --- lookups ------------------------------------------------------------------------------------
 
     def partitions(self, *, tolerant: bool = False) -> SourceOffset:
-        """All partitions that are read, each with offset 0, and the ids of their topics.
+        """Return all partitions to read, each with offset 0, and the ids of their topics.
 
-        ``tolerant``: of topics that were named, those that are missing are left out. Raises
-        ``UnknownTopicOrPartitionError``, and what :meth:`_ask` does.
+        ``tolerant``: leave out named topics that do not exist. Raises ``UnknownTopicOrPartitionError``, and the errors
+        of :meth:`_ask`.
         """
         chosen = self._options.selection
         if chosen.pattern is not None:
@@ -107,7 +107,7 @@ class ClusterOffsets:
         return SourceOffset(found, {topic.name: topic.topic_id.hex() for topic in listed})
 
     def _named(self, names: Sequence[str], tolerant: bool) -> list[_Topic]:
-        """Those of the topics that there are, asked for by name: a cluster may have very many others."""
+        """Return those of the topics that exist. Asks by name, because a cluster may have very many others."""
         for attempt in range(1, self._options.fetch_retries + 1):
             found = self._described(names)
             missing = [name for name in names if name not in found]
@@ -129,16 +129,17 @@ class ClusterOffsets:
             return described([name for name in names if name not in error.failures])
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each."""
+        """Return the first offset of each."""
         found = self._listed({at: OffsetSpec.earliest() for at in partitions})
         return {at: one.offset for at, one in found.items()}
 
     def latest(self, partitions: Iterable[TopicPartition], known: SourceOffset | None = None) -> SourceOffset:
-        """The last stable offset of each, before which everything is decided for ever; and the leader that told it.
+        """Return the last stable offset of each, before which every transaction is decided, and the leader that
+        answered.
 
-        An answer below what is ``known`` is asked for again. In the end it is given as it is: something is lost. But
-        not that of a leader older than the one that is known: it was replaced, and has not heard of it
-        (``BrokerNotAvailableError``). ``known`` is of the topics that there are.
+        An answer below ``known`` is asked for again, and finally returned as it is: data is lost. An answer from a
+        leader older than the known one is never returned, because that leader was replaced and has not learned of it
+        (``BrokerNotAvailableError``). ``known`` has only existing topics.
         """
         wanted = list(partitions)
         reached = {} if known is None else known.offsets
@@ -163,7 +164,7 @@ class ClusterOffsets:
         )
 
     def resolved(self, limit: Limit, there: SourceOffset, *, starting: bool) -> SourceOffset:
-        """Return the offsets that a limit stands for, of the partitions ``there``. Raises ``OptionError``."""
+        """Return the offsets that a limit means for the partitions ``there``. Raises ``OptionError``."""
         wanted = dict(there.offsets)
         edge = "start" if starting else "end"
         if limit.kind is Kind.EARLIEST:
@@ -206,14 +207,14 @@ class ClusterOffsets:
     # --- brokers that are away --------------------------------------------------------------------------
 
     def bear(self, error: BrokerNotAvailableError) -> None:
-        """Bear that no broker has answered: log it, and remember it as :attr:`away`.
+        """Tolerate that no broker has answered: log it, and remember it as :attr:`away`.
 
-        Raises it if none has ever answered (the address may be wrong), or if none has for longer than
+        Raises the error if no broker has ever answered (the address may be wrong), or none for longer than
         ``maxBrokerOutage``.
         """
         now = self._now()
         if self._away_since is None:
-            self._away_since = now - self._api_timeout_s()  # it was asked for that long
+            self._away_since = now - self._api_timeout_s()  # the failed request took that long
         seconds = now - self._away_since
         bound = self._options.broker_outage_ms_max / 1_000
         if not self._answered:
@@ -227,7 +228,7 @@ class ClusterOffsets:
         log.warning("%s; the query waits, for at most %g s (maxBrokerOutage), %.0f s so far", error, bound, seconds)
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """Make a call again until brokers answer it. Raises what :meth:`bear` does."""
+        """Repeat a call until brokers answer it. Raises the errors of :meth:`bear`."""
         while True:
             try:
                 found = call()
@@ -239,7 +240,7 @@ class ClusterOffsets:
                 return found
 
     def back(self) -> None:
-        """All that was wanted has been answered."""
+        """Forget the outage: brokers have answered everything."""
         self._away_since = self.away = None
 
     def _api_timeout_s(self) -> float:
@@ -253,7 +254,7 @@ class ClusterOffsets:
         return self._ask(lambda admin: admin.list_offsets(specs, read_committed=True))
 
     def _ask(self, call: Callable[[Admin], T]) -> T:
-        """Raises ``BrokerNotAvailableError`` in one line where no broker answers in time, or none that can."""
+        """Make a call. Raises a one-line ``BrokerNotAvailableError`` if no broker answers in time, or none that can."""
         if self._admin is None:
             self._admin = Admin(self._options.bootstrap, **admin_settings(self._options.client))
         try:

@@ -41,7 +41,7 @@ def schema(include_headers: bool) -> StructType:
 
 
 def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The same as Arrow's types, exactly as Spark expects them back."""
+    """The same columns as Arrow's types, exactly as Spark expects them back."""
     return to_arrow_schema(schema(include_headers), timezone="UTC")
 
 
@@ -66,7 +66,7 @@ def record_batch(columns: Columns, topic: str, partition: int, to: pa.Schema) ->
 
 
 def sliced(batch: pa.RecordBatch, size: int, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch whose rows have ``size`` bytes into pieces of at most about these bounds, without a copy."""
+    """Cut a batch whose rows have ``size`` bytes into pieces of about these bounds at most, without a copy."""
     rows = batch.num_rows
     pieces = max(-(-rows // rows_max), -(-size // bytes_max), 1)
     step = max(-(-rows // pieces), 1)

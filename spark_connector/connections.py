@@ -1,6 +1,6 @@
-"""Kept for a process's next task or decision of the sink: connections to brokers, and the thread that serves them.
+"""Connections to brokers, and their IO thread, kept for a process's next task or the sink's next decision.
 
-Writers and ledgers live for one batch; connecting anew would be a good part of what a small batch takes.
+Writers and ledgers live for one batch; reconnecting would be a good part of a small batch's time.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class Kept(NamedTuple):
 
 
 _kept: dict[object, Kept] = {}
-"""By how they are secured, and by client id: nobody gets a connection that others have opened with another key, and
-each client's quota is its own."""
+"""By security settings and client id: nobody gets a connection that was opened with another key, and each client has
+its own quota."""
 
 
 def kept(settings: Mapping[str, Any]) -> Kept:
-    """The process's own, for clients with these settings of the admin client; made if there are none."""
+    """Return the process's connections for clients with these admin client settings; create them if there are none."""
     config = AdminConfig.of(dict(settings))
     key = (config.client_id, *(getattr(config, found.name) for found in fields(ClientSecurity)))
     if key not in _kept:
@@ -40,7 +40,7 @@ def kept(settings: Mapping[str, Any]) -> Kept:
 
 
 def close() -> None:
-    """Close what is kept; the next to ask begins anew. For when nobody has a client."""
+    """Close the kept connections; the next caller opens new ones. Call it only while no client uses them."""
     while _kept:
         _, found = _kept.popitem()
         found.loop.run(found.network.close())
@@ -48,7 +48,7 @@ def close() -> None:
 
 
 def _forget() -> None:
-    """A child of ``fork()`` has none of the threads that its parent's connections need."""
+    """Drop the connections in a child of ``fork()``, which has none of the threads that they need."""
     _kept.clear()
 
 

@@ -1,6 +1,6 @@
-"""The data source itself: what Spark finds under the name ``tidelog``.
+"""The data source that Spark finds under the name ``tidelog``.
 
-Nothing happens in constructors: Spark makes and pickles these objects whenever it likes.
+Constructors do nothing: Spark creates and pickles these objects whenever it likes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class TidelogDataSource(DataSource):
 
     @told_in_a_line()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:  # noqa: N802
-        """``overwrite`` says that a batch is the whole result (Complete); it is appended, as by Spark's Kafka sink."""
+        """Return a stream writer. ``overwrite``: each batch is the whole result (Complete); the writer appends it, as
+        Spark's Kafka sink does."""
         options = SinkOptions.of(self.options, streaming=True)
         return StreamSink(options, SinkColumns.of(schema, options.topic))
 

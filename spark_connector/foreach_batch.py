@@ -1,11 +1,11 @@
-"""Exactly once out of ``foreachBatch``: for queries in update mode, for several topics, beside other sinks.
+"""Exactly-once writes from ``foreachBatch``: for queries in update mode, several topics, or beside other sinks.
 
     from tidelog.spark_connector.foreach_batch import exactly_once
 
     to_counts = exactly_once({"tidelog.bootstrap.servers": "127.0.0.1:9092", "topic": "counts"})
     counts.writeStream.outputMode("update").foreachBatch(to_counts).start()
 
-A batch that Spark runs again is written again only if its first run was not decided: the writes are those of
+When Spark reruns a batch, it is written again only if its first run was not decided: the writes are those of
 ``frame.write`` with ``appId`` (from the query's id and a name) and ``version`` (the batch's id).
 """
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUERY_ID: Final = "sql.streaming.queryId"
-"""The local property that has the query's id. Source: Spark's ``StreamExecution``."""
+"""The local property with the query's id. Source: Spark's ``StreamExecution``."""
 _ROOT: Final = "spark_connect_session"
-"""Under Spark Connect, the variable that has the session of the query, in the function that calls all others."""
+"""Under Spark Connect, the variable with the query's session, in the function that calls all others."""
 _WRITTEN: Final = "spark.tidelog.written."
-"""Settings of one run's session: the batch that this run has written last, by sink."""
+"""Settings of one run's session: the last batch that this run has written, by sink."""
 
 
 def exactly_once(
@@ -39,10 +39,10 @@ def exactly_once(
 ) -> Callable[[DataFrame, int], None]:
     """Return a function for ``foreachBatch`` that writes each batch once.
 
-    ``options`` are those of ``frame.write.format("tidelog")``. ``make(frame, batch_id)`` says what is written: a
-    DataFrame, or several by the topic that each goes to; those become visible together. Without it the batch is written
-    as it is. ``name`` tells this write from others of the same query to the same topic; a name stays with its write for
-    as long as the checkpoint is used. ``query``: under Spark Connect, the name that ``queryName`` gives the query.
+    ``options`` are those of ``frame.write.format("tidelog")``. ``make(frame, batch_id)`` returns what to write: a
+    DataFrame, or several by target topic, which become visible together. Without it the batch is written as it is.
+    ``name`` distinguishes this write from others of the same query to the same topic; keep it as long as the checkpoint
+    is used. ``query``: under Spark Connect, the name that ``queryName`` gives the query.
     """
 
     def write(frame: DataFrame, batch_id: int) -> None:
@@ -61,11 +61,11 @@ def exactly_once(
 def write_once(
     frame: DataFrame, batch_id: int, options: Mapping[str, str], *, name: str = "", query: str | None = None
 ) -> None:
-    """Write ``frame`` once, in a function given to ``foreachBatch``, as often as this is called for the batch.
+    """Write ``frame`` once per batch, however often this is called for it, in a function given to ``foreachBatch``.
 
-    Several writes to one topic need a ``name`` each. Raises ``ValueError`` for two of the same name in one run of a
-    batch, of which the second would be taken for a repetition of the first; ``RuntimeError`` outside ``foreachBatch``,
-    and under Spark Connect without the name ``query``; what ``frame.write`` raises.
+    Several writes to one topic need a ``name`` each. Raises ``ValueError`` for two writes of the same name in one run
+    of a batch, because the second would pass for a repetition of the first; ``RuntimeError`` outside ``foreachBatch``,
+    and under Spark Connect without the name ``query``; and the errors of ``frame.write``.
     """
     session = frame.sparkSession
     query_id = (
@@ -89,16 +89,16 @@ def write_once(
 
 
 def _is_remote(session: Any) -> bool:
-    """Whether it is a session of Spark Connect."""
+    """Return whether it is a session of Spark Connect."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
 def _query_id_under_connect(name: str | None) -> str | None:
-    """The id of the query of this name, from the session that started it.
+    """Return the id of the query with this name, from the session that started it.
 
-    Spark Connect runs the function in a process of its own and tells it no query: not in the session of the batch, nor
-    in its tasks. The only query that is active could be another one than the caller's, if that one was stopped a moment
-    ago; so the caller has to name it. None where no query calls. Source: ``foreach_batch_worker.py`` of pyspark 4.3.
+    Spark Connect runs the function in its own process and does not tell it the query, neither in the batch's session
+    nor in its tasks. A single active query need not be the caller's, which may just have been stopped; so the caller
+    has to name it. None if no query calls. Source: ``foreach_batch_worker.py`` of pyspark 4.3.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and _ROOT not in frame.f_locals:
@@ -117,7 +117,7 @@ def _query_id_under_connect(name: str | None) -> str | None:
 
 
 def _together(frames: Mapping[str, DataFrame]) -> DataFrame:
-    """One DataFrame that says of each row where it goes."""
+    """Return one DataFrame that has the target topic of each row."""
     from pyspark.sql import functions as f
 
     def addressed(topic: str, frame: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""Saying that something is missing: as an error, or as a warning where ``failOnDataLoss`` is false."""
+"""Reports of data loss: an error, or a warning if ``failOnDataLoss`` is false."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ log = logging.getLogger(__name__)
 
 
 class DataLoss(RuntimeError):
-    """Records that the query should have read are not there any more."""
+    """Records that the query should have read are gone."""
 
 
 def report(losses: Sequence[str], *, fail: bool) -> None:
-    """Raise :class:`DataLoss` with Spark's words if there is a loss and it is not to be borne, else warn of it."""
+    """Raise :class:`DataLoss` with Spark's words if there is a loss that must not be tolerated, else warn of it."""
     if not losses:
         return
     reason = " ".join(losses)

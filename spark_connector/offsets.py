@@ -1,4 +1,4 @@
-"""A query's offsets in its checkpoint, and their consequences: how far the next batch goes, and its ranges.
+"""A query's offsets in its checkpoint, and what follows from them: the next batch's end and ranges.
 
 Pure. Source: Spark's ``KafkaMicroBatchStream.rateLimit`` and ``KafkaOffsetRangeCalculator``.
 """
@@ -14,26 +14,26 @@ from tidelog.model.ids import TopicPartition
 
 OFFSET_MAX: Final = (1 << 63) - 1
 CHECKPOINT_VERSION: Final = 1
-"""Of the text in checkpoints; a later release that changes what it means gives it the next number."""
+"""Version of the text in checkpoints; a release that changes its meaning increments it."""
 
 
 class BadOffsets(ValueError):
-    """A checkpoint's text is none of ours."""
+    """A checkpoint's text is not in our format."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceOffset:
-    """How far a query has come: per partition the next offset, per topic the id of the topic that they are of.
+    """How far a query has come: the next offset per partition, and the id of each topic.
 
-    As text (what Spark calls the offset's JSON; compared as text, so everything in it is in order)::
+    As text (the offset's JSON in Spark's terms; compared as text, so everything in it is sorted)::
 
         {"offsets": {"orders": {"0": 23, "1": 7}}, "topicIds": {"orders": "3f2a…"}, "version": 1}
 
-    ``leader_epochs``: by which leader each partition was known to reach so far, or further; in the text as
-    ``"leaderEpochs"``, where they are known. A leader that was replaced and has not heard of it is told by them.
+    ``leader_epochs``: the leader by which each partition was known to reach this offset or beyond; in the text as
+    ``"leaderEpochs"``, if known. They expose a leader that was replaced and has not learned of it.
 
-    Spark does not keep where the first batch began, and would ask for it again after a failure, when "latest" is
-    somewhere else. So the end of the first batch says it, as ``begin``; ``initial`` marks a beginning.
+    Spark does not keep where the first batch began, and would ask for it again after a failure, when "latest" has
+    moved. So the end of the first batch holds it, as ``begin``; ``initial`` marks a beginning.
     """
 
     offsets: Mapping[TopicPartition, int]
@@ -56,7 +56,7 @@ class SourceOffset:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> SourceOffset:
-        """Raises :class:`BadOffsets`."""
+        """Read the text. Raises :class:`BadOffsets`."""
         try:
             version = found.get("version", CHECKPOINT_VERSION)
             if version != CHECKPOINT_VERSION:
@@ -76,7 +76,7 @@ class SourceOffset:
             ) from None
 
     def no_older_than(self, before: SourceOffset) -> SourceOffset:
-        """The same, by the newest leaders that either knows of."""
+        """Return the same offsets with the newest leader epochs that either knows."""
         epochs = dict(self.leader_epochs)
         for at, epoch in before.leader_epochs.items():
             if at in self.offsets and self.is_of(before, at.topic):
@@ -84,11 +84,11 @@ class SourceOffset:
         return replace(self, leader_epochs=epochs)
 
     def of_those_in(self, there: SourceOffset) -> SourceOffset:
-        """These offsets without topics that ``there`` does not have, or that only share a name with one there."""
+        """Return these offsets without topics that ``there`` does not have, or has only under another id."""
         return replace(self, offsets={at: n for at, n in self.offsets.items() if self.is_of(there, at.topic)})
 
     def is_of(self, other: SourceOffset, topic: str) -> bool:
-        """Whether the topic is the same in both, as far as is known."""
+        """Return whether the topic is the same in both, as far as is known."""
         ours, theirs = self.topic_ids.get(topic), other.topic_ids.get(topic)
         return ours is None or theirs is None or ours == theirs
 
@@ -109,7 +109,7 @@ def _by_partition(numbers: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartiti
 
 
 def fallen(begin: SourceOffset, latest: SourceOffset) -> list[str]:
-    """Say, one sentence each, where a topic ends before what was read of it."""
+    """Report, one sentence each, the partitions that end before the offset already read."""
     return [
         _fell(at, offset, latest.offsets[at])
         for at, offset in sorted(begin.offsets.items())
@@ -139,7 +139,7 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Pace:
-    """How much a trigger may, or must, read. ``last_ms`` is when the last batch began."""
+    """How much a trigger may or must read. ``last_ms`` is when the last batch began."""
 
     at_least: int | None
     at_most: int | None
@@ -154,7 +154,7 @@ class Pace:
         *,
         wait: bool = True,
     ) -> Mapping[TopicPartition, int] | None:
-        """Return where a batch from ``start`` ends, None if it is to wait for more.
+        """Return where a batch from ``start`` ends, None if it should wait for more.
 
         ``start`` has an offset for every partition of ``latest``. ``wait``: whether ``at_least`` counts.
         """
@@ -170,7 +170,7 @@ class Pace:
 def limited(
     at_most: int, start: Mapping[TopicPartition, int], latest: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Share ``at_most`` offsets among partitions by what each has, at least one to each that has any."""
+    """Share ``at_most`` offsets among partitions in proportion to what each has, at least one to each that has any."""
     sizes = {at: end - start[at] for at, end in latest.items() if end > start[at]}
     total = sum(sizes.values())
     ends = dict(latest)
@@ -182,8 +182,8 @@ def limited(
 
 
 def split(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
-    """Cut ranges into tasks: none larger than ``max_records``, and about ``min_partitions`` of them, the largest
-    cut into the most. Ranges without offsets are left out."""
+    """Cut ranges into about ``min_partitions`` tasks, none larger than ``max_records``; the largest are cut into the
+    most. Empty ranges are left out."""
     found = [one for one in ranges if one.size > 0]
     if max_records is not None:
         found = [part for one in found for part in _parts(one, math.ceil(one.size / max_records))]
@@ -214,7 +214,7 @@ def _parts(one: Range, count: int) -> list[Range]:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The ranges of a batch, before they are cut into tasks, and what is missing of it, one sentence each."""
+    """The ranges of a batch, before they are cut into tasks, and what is missing, one sentence each."""
 
     ranges: tuple[Range, ...]
     losses: tuple[str, ...]
@@ -227,10 +227,10 @@ def plan(
     readable: Mapping[TopicPartition, int],
     present: SourceOffset,
 ) -> Plan:
-    """Return what a batch from ``start`` to ``end`` has to read, and what it can no longer.
+    """Return what a batch from ``start`` to ``end`` has to read, and what it can no longer read.
 
-    ``earliest`` and ``readable`` are the first offset and the last stable one of each partition that there is now,
-    ``present`` knows the ids of the topics that there are now. A partition that is new begins at its first offset.
+    ``earliest`` and ``readable`` are the first and the last stable offset of each existing partition, ``present`` has
+    the ids of the existing topics. A new partition begins at its first offset.
     """
     ranges: list[Range] = []
     losses: list[str] = []

@@ -1,8 +1,8 @@
-"""The names of options that are not settings of the client, and what is said of a name that is none of them.
+"""The names of options that are not client settings, and the message for an unknown name.
 
-Pure. Spark ignores what a source does not know, so a typo would change what a query reads without a word: a stream
-given ``startingOffset`` would begin at the latest record. Here every name that nobody knows is refused. Known are the
-names of source and sink alike, since one set of options may serve both, and those that Spark itself hands down.
+Pure. Spark ignores options that a source does not know, so a typo would silently change what a query reads: a stream
+with ``startingOffset`` would begin at the latest record. So unknown names are refused. The names of source and sink are
+both known, since one set of options may serve both, and so are those that Spark itself passes on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 PREFIX: Final = "tidelog."
-"""Options that begin so are settings of the client, by Kafka's names."""
+"""Prefix of options that are client settings, by Kafka's names."""
 _KAFKA_PREFIX: Final = "kafka."
 
 SOURCE: Final = (
@@ -27,7 +27,7 @@ _SPARKS: Final = (
     "path", "checkpointLocation", "queryName", "outputMode", "asyncProgressTrackingEnabled",
     "asyncProgressTrackingCheckpointIntervalMs",
 )  # fmt: skip
-"""Options of Spark's readers and writers themselves, which they hand on. Source: ``DataStreamWriter``,
+"""Options of Spark's own readers and writers, which they pass on. Source: ``DataStreamWriter``,
 ``AsyncProgressTrackingMicroBatchExecution``."""
 _SPARKS_PREFIXES: Final = ("spark.", "_")
 _WITHOUT_MEANING: Final = {"groupidprefix": "the source is in no group: leave it out"}
@@ -35,7 +35,7 @@ _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_SPARKS)}
 
 
 def unknown(given: Iterable[str]) -> str | None:
-    """Say what is wrong with the first name that is no option, and what was probably meant; None if all are known."""
+    """Return a message about the first unknown name, with the option that was probably meant; None if all are known."""
     for name in sorted(given, key=str.lower):
         lower = name.lower()
         if lower in _KNOWN or lower.startswith((PREFIX, *_SPARKS_PREFIXES)):
@@ -52,9 +52,9 @@ def unknown(given: Iterable[str]) -> str | None:
 
 
 def of_a_table(given: Iterable[str]) -> str | None:
-    """Say what to do if these are the options of a table's creation, or of a query on a table, which has none: Spark
-    tells a source in Python a table's ``OPTIONS`` when the table is made, and never again. Source: ``V2SessionCatalog``
-    and ``PythonTable`` of Spark 4.3."""
+    """Return what to do if these are the options of a table's creation, or of a query on a table, which has none: Spark
+    gives a Python source a table's ``OPTIONS`` only when the table is created. Source: ``V2SessionCatalog`` and
+    ``PythonTable`` of Spark 4.3."""
     names = list(given)
     lost = (
         "Spark does not hand a table's OPTIONS to sources in Python. Use CREATE TEMPORARY VIEW … USING tidelog OPTIONS "

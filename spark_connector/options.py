@@ -1,4 +1,4 @@
-"""The options of the source, as of Spark's Kafka source: names, defaults, which wins over which, what is refused.
+"""The options of the source, as in Spark's Kafka source: names, defaults, precedence, and what is refused.
 
 Pure. Names are looked up without regard to case, as everywhere in Spark. Source: Spark's ``KafkaSourceProvider``.
 """
@@ -26,13 +26,13 @@ BOOTSTRAP: Final = "tidelog.bootstrap.servers"
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""In place of offsets: looked up when the query is planned. Source: Kafka's ``ListOffsetsRequest``."""
+"""Stand for offsets that are looked up when the query is planned. Source: Kafka's ``ListOffsetsRequest``."""
 
 CLIENT_DEFAULTS: Final = {"default_api_timeout_ms": "30000"}
 """The source's own defaults, where they differ from the client's: a query ends soon if its brokers are down."""
 
 BROKER_OUTAGE: Final = "5m"
-"""How long a stream bears that no broker answers, unless ``maxBrokerOutage`` says otherwise."""
+"""How long a stream tolerates that no broker answers, unless ``maxBrokerOutage`` is set."""
 
 _STRATEGIES: Final = ("subscribe", "subscribepattern", "assign")
 _REFUSED: Final = {
@@ -45,7 +45,7 @@ _REFUSED: Final = {
     "allow.auto.create.topics": "a topic that is read must be there",
 }
 _ONLY: Final = {"isolation.level": ("read_committed", "the source reads what is committed, and nothing else")}
-"""Settings that may be given as they are anyway, and why they are."""
+"""Settings that may be given only with their fixed value, and why it is fixed."""
 _UNITS_MS: Final = {
     "us": 0.001,
     "ms": 1,
@@ -60,11 +60,11 @@ _BY_TIME_EXAMPLE: Final = '{"topicA": {"0": 123456789, "1": 123456789}, "topicB"
 
 
 class OptionError(ValueError):
-    """An option is missing, contradicts another or has a value that it cannot have."""
+    """An option is missing, contradicts another or has an invalid value."""
 
 
 class Kind(enum.Enum):
-    """How a limit of a range is given."""
+    """The ways to give a limit of a range."""
 
     EARLIEST = enum.auto()
     LATEST = enum.auto()
@@ -85,7 +85,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The selection to read: exactly one of topics, a pattern that is searched for in names, and partitions."""
+    """What to read: exactly one of topics, a pattern to search for in names, and partitions."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -94,7 +94,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one query, checked. Made by :meth:`of`; can be pickled."""
+    """The checked options of one query. Made by :meth:`of`; can be pickled."""
 
     bootstrap: str
     selection: Selection
@@ -165,14 +165,14 @@ class SourceOptions:
 
 
 def check_general(given: Mapping[str, str]) -> None:
-    """Raise :class:`OptionError` for what is wrong in streaming and batch queries alike."""
+    """Raise :class:`OptionError` for faults that streaming and batch queries share."""
     both = {name: value for name, value in given.items() if not name.lower().startswith("ending")}
     SourceOptions.of(both, streaming=True)
 
 
 def known(given: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case. Raises :class:`OptionError` for a name that is no option's, and where
-    Spark has lost the options of a table."""
+    """Return the options by lower-case name. Raises :class:`OptionError` for an unknown name, and if Spark has lost the
+    options of a table."""
     wrong = of_a_table(given) or unknown(given)
     if wrong is not None:
         raise OptionError(wrong)
@@ -180,17 +180,17 @@ def known(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def broker_outage_ms(options: Mapping[str, str]) -> float:
-    """How long a stream bears that no broker answers. Raises :class:`OptionError`."""
+    """Return how long a stream tolerates that no broker answers. Raises :class:`OptionError`."""
     return _duration_ms(options.get("maxbrokeroutage", BROKER_OUTAGE), "maxBrokerOutage")
 
 
 def include_headers(given: Mapping[str, str]) -> bool:
-    """Whether there is a column of headers."""
+    """Return whether there is a column of headers."""
     return _flag({name.lower(): value for name, value in given.items()}, "includeHeaders", default=False)
 
 
 def named(partitions: object) -> str:
-    """Partitions as they stand in messages."""
+    """Return partitions as messages show them."""
     return "[" + ", ".join(sorted(map(str, partitions))) + "]"  # type: ignore[call-overload]
 
 
@@ -254,7 +254,7 @@ def by_partition(text: str, example: str = _BY_PARTITION_EXAMPLE) -> dict[TopicP
 
 
 def _limit(options: Mapping[str, str], edge: str, default: Limit) -> Limit:
-    """``…Timestamp`` wins over ``…OffsetsByTimestamp``, that over ``…Offsets``."""
+    """Read a limit: ``…Timestamp`` wins over ``…OffsetsByTimestamp``, which wins over ``…Offsets``."""
     if (text := options.get(f"{edge}timestamp")) is not None:
         try:
             return Limit(Kind.TIMESTAMP, timestamp=_time(int(text.strip())))
@@ -342,8 +342,8 @@ def _client_settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_setting(setting: str, value: str) -> dict[str, str]:
-    """A setting that is given by Kafka's name as the client's, whose name and value they are; none for the type of a
-    key store, if it is the only one that there is. Raises :class:`OptionError`."""
+    """Turn a setting under Kafka's name into the client's name and value; nothing for the key store type if it is the
+    only one supported. Raises :class:`OptionError`."""
     if setting in STORE_TYPES:
         if value.strip().upper() != PEM:
             raise OptionError(f"{PREFIX}{setting}: expected {PEM}, found '{value}'")
@@ -358,14 +358,14 @@ def client_setting(setting: str, value: str) -> dict[str, str]:
 
 
 def refused(error: ConfigError) -> OptionError:
-    """A client's complaint about one of its settings, reworded for the option."""
+    """Reword a client's complaint about one of its settings for the option."""
     name, colon, rest = str(error).partition(":")
     name = name.replace("_", ".")
     return OptionError(f"{PREFIX}{name}:{rest}" if colon else f"among the options {PREFIX}…: {name}")
 
 
 def admin_settings(client: Mapping[str, str]) -> dict[str, Any]:
-    """Those of the client's settings that its administering half has."""
+    """Return the client settings that the admin client has."""
     return {name: value for name, value in client.items() if name in AdminConfig.__dataclass_fields__}
 
 

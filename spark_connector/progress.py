@@ -1,7 +1,7 @@
-"""How far a query lies behind: the figures of Spark's Kafka source, from a query's progress.
+"""A query's lag: the figures of Spark's Kafka source, from a query's progress.
 
-Spark lets no Python source add figures of its own to ``query.lastProgress``, but it reports where a batch ended and
-where the log ended then; these are the differences.
+Spark does not let Python sources add figures to ``query.lastProgress``, but reports where a batch ended and where the
+log ended then; these are the differences.
 """
 
 from __future__ import annotations

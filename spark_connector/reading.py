@@ -1,4 +1,4 @@
-"""A task's work: it reads one range of one partition and hands it to Spark as Arrow batches."""
+"""A task's work: read one range of one partition and hand it to Spark as Arrow batches."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tidelog.spark_connector.losses import DataLoss, report
 from tidelog.spark_connector.options import SourceOptions
 
 ROWS_PER_BATCH: Final = 40_000
-"""Rows after which an Arrow batch is handed on: with fewer, each batch costs the JVM more than its rows."""
+"""Rows after which an Arrow batch is passed on: with fewer, each batch costs the JVM more than its rows."""
 BYTES_PER_BATCH: Final = 8 * 1024 * 1024
-"""Bytes of keys, values and headers after which it is."""
+"""Bytes of keys, values and headers after which an Arrow batch is passed on."""
 IDLE_CONSUMERS_MAX: Final = 4
 """Connected consumers that a worker process keeps for its next tasks."""
 
@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
-    """One task's share: offsets of one partition of the topic with this id, from ``start`` to before ``end``, which a
-    leader of ``leader_epoch`` has told of (-1: unknown)."""
+    """One task's share: offsets of one partition of the topic with this id, from ``start`` to before ``end``, as
+    reported by the leader of ``leader_epoch`` (-1: unknown)."""
 
     def __init__(self, topic: str, partition: int, topic_id: str, start: int, end: int, leader_epoch: int = -1) -> None:
         self.topic = topic
@@ -47,8 +47,8 @@ class RangePartition(InputPartition):
 def read(options: SourceOptions, one: RangePartition) -> Iterator[pa.RecordBatch]:
     """Yield the records of a range.
 
-    What is gone of it although it was there when the batch was planned is data loss: :class:`DataLoss`, or with
-    ``failOnDataLoss`` false a warning, and reading goes on where there is something left.
+    Records that were there when the batch was planned and are gone now are data loss: :class:`DataLoss`, or with
+    ``failOnDataLoss`` false a warning, and reading continues with the records that are left.
     """
     at = TopicPartition(one.topic, one.partition)
     buffer = column_buffer(headers=options.include_headers)
@@ -91,7 +91,8 @@ def _after_loss(
     start: int,
     error: TidelogError,
 ) -> int:
-    """Return where to go on reading. Raises ``error`` if it tells of no loss, :class:`DataLoss` if it is not borne."""
+    """Return where to continue reading. Raises ``error`` if it is not a data loss, :class:`DataLoss` if losses are not
+    tolerated."""
     code = error.code
     gone = code in (ErrorCode.INCONSISTENT_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
     if not gone and not isinstance(error, OffsetOutOfRangeError):
@@ -111,7 +112,7 @@ _owner = os.getpid()
 
 @contextmanager
 def _consumer(options: SourceOptions) -> Iterator[RangeConsumer]:
-    """A connected consumer: one that an earlier task of this process is done with, or a new one."""
+    """Yield a connected consumer: one left by an earlier task of this process, or a new one."""
     global _owner
     if _owner != os.getpid():  # a fork: connections and threads stayed behind
         _idle.clear()
@@ -122,7 +123,7 @@ def _consumer(options: SourceOptions) -> Iterator[RangeConsumer]:
     try:
         yield consumer
     except BaseException as error:
-        if isinstance(error, GeneratorExit):  # Spark wants no more of it: a limit was reached
+        if isinstance(error, GeneratorExit):  # Spark needs no more: it reached a limit
             _give_back(key, consumer)
         else:
             consumer.close()
@@ -138,7 +139,7 @@ def _give_back(key: object, consumer: RangeConsumer) -> None:
 
 
 def close_idle() -> None:
-    """Close the consumers that wait for another task."""
+    """Close the consumers that are kept for other tasks."""
     if _owner == os.getpid():
         for kept in _idle.values():
             while kept:

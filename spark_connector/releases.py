@@ -1,7 +1,7 @@
-"""Which releases of Spark the source runs on, and the source that stands in for it on older ones.
+"""Which releases of Spark the source runs on, and the placeholder source for older ones.
 
-Those lack classes that the source is made of (``ReadLimit``, ``SupportsTriggerAvailableNow``), so that importing it
-fails. Spark then says nothing but that there is no source of this name (DATA_SOURCE_NOT_FOUND).
+Older releases lack classes that the source needs (``ReadLimit``, ``SupportsTriggerAvailableNow``), so importing it
+fails. Spark would then report only that there is no source of this name (DATA_SOURCE_NOT_FOUND).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 
 OLDEST: Final = (4, 2)
-"""The first release with all that the source needs of Spark's Python data source API."""
+"""The first release with everything that the source needs from Spark's Python data source API."""
 
 
 def is_too_old(version: str) -> bool:
-    """Whether this release of pyspark, such as ``4.1.0.dev3``, comes before :data:`OLDEST`."""
+    """Return whether this release of pyspark, such as ``4.1.0.dev3``, is older than :data:`OLDEST`."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST
 
 
 class TooOld(DataSource):
-    """Refuses whatever Spark asks of it."""
+    """A source that refuses every call from Spark."""
 
     @classmethod
     def name(cls) -> str:

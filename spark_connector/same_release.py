@@ -1,7 +1,7 @@
-"""Executors unpack what a driver sends only if both have the same release of Tidelog.
+"""Pickling that makes executors refuse objects from a driver with another release of Tidelog.
 
-Spark pickles readers and writers. Another release may know other fields of them, and would fail late and obscurely, or
-read something else. So their state travels as bytes, beside the release that packed it.
+Spark pickles readers and writers. Another release may have other fields, and would fail late and obscurely, or read
+something else. So their state travels as bytes, beside the release that packed it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidelog.spark_connector.worker_errors import told_in_a_line
 
 
 def packed(make: Callable[..., object], *state: object) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` returns for an object that ``make(*state)`` makes again."""
+    """Return the ``__reduce__`` value for an object that ``make(*state)`` recreates."""
     return unpacked, (release, pickle.dumps((make, state)))
 
 
 def unpacked(by: str, content: bytes) -> object:
-    """Raises :class:`OptionError` if another release has packed it."""
+    """Recreate the object. Raises :class:`OptionError` if another release packed it."""
     with told_in_a_line():
         if by != release:
             raise OptionError(

@@ -16,9 +16,9 @@ def record_columns(
     partitions: pa.Array | None = None,
     timestamps: pa.Array | None = None,
 ) -> RecordColumns:
-    """Arrays of ``rows`` each: ``values`` and ``keys`` (large) binary or string, ``headers`` (large) list of a struct
-    of name and content, ``partitions`` int32, ``timestamps`` timestamp[us]. None for a column that there is not, or of
-    Arrow's type null. Raises ``TypeError`` for other types."""
+    """Return views of these arrays of ``rows`` each: ``values`` and ``keys`` (large) binary or string, ``headers``
+    (large) list of a struct of name and content, ``partitions`` int32, ``timestamps`` timestamp[us]. None for a missing
+    column, or one of Arrow's type null. Raises ``TypeError`` for other types."""
     return RecordColumns(
         rows,
         None if _nothing(values) else _blobs(values),

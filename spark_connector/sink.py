@@ -1,9 +1,9 @@
-"""The sink's two writers, as Spark's Python data source API asks for them: streaming and batch.
+"""The sink's streaming and batch writers for Spark's Python data source API.
 
-Each batch is written once, whatever dies and is run again: tasks write prepared transactions, the driver has the
-sink's ledger decide about all of them (docs/transactions.md, "Sinks"). Spark makes a writer when it plans a batch and
-pickles it into every task; a stream's it makes once more, to commit or to abort. So a writer holds its options and the
-name of its job, and the driver knows the job from the tasks' messages alone.
+Each batch is written once, whatever dies and is rerun: tasks write prepared transactions, and the driver lets the
+sink's ledger decide about all of them (docs/transactions.md, "Sinks"). Spark creates a writer when it plans a batch and
+pickles it into every task; for a stream it creates another one to commit or abort. So a writer holds its options and
+the name of its job, and the driver learns the job only from the tasks' messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties of a micro-batch's tasks. Source: Spark's ``StreamExecution`` and ``MicroBatchExecution``."""
 
 FORGET_TIMEOUT_S: Final = 5.0
-"""Longest time spent on dropping the ledger of a batch write that is done."""
+"""Longest time spent on dropping the ledger of a finished batch write."""
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     @told_in_a_line()
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Have the ledger decide the batch. Without messages no task wrote anything."""
+        """Let the ledger decide the batch. Without messages no task wrote anything."""
         told = _told(messages)
         if told:
             with _ledger(self._options, told[0].sink) as ledger:
@@ -83,7 +83,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 class BatchSink(DataSourceArrowWriter):
-    """Writes one DataFrame, all of it or nothing; with ``appId`` and ``version`` at most once."""
+    """Writes one DataFrame, all or nothing; with ``appId`` and ``version`` at most once."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns, job: str | None = None) -> None:
         self._options = options
@@ -117,8 +117,7 @@ class BatchSink(DataSourceArrowWriter):
 
 
 def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: Iterable[pa.RecordBatch]) -> SinkMessage:
-    """Write a task's rows and prepare them. What the batch has to say is read to its end in any case: Spark keeps the
-    state of a query by it."""
+    """Write a task's rows and prepare them. Always read the batch to its end: Spark saves the query's state by that."""
     connections = kept(options.ledger)
     writer = SinkWriter(
         options.bootstrap, job, _network=connections.network, _background=connections.loop, **options.producer
@@ -143,7 +142,7 @@ def _ledger(options: SinkOptions, sink: str) -> SinkLedger:
 
 
 def _told(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
-    """What tasks have told; those that failed, or had no partition to work on, told nothing."""
+    """Return the tasks' messages; tasks that failed or had no partition sent none."""
     return [message.message for message in messages if isinstance(message, Written)]
 
 
@@ -160,8 +159,8 @@ def _abort(options: SinkOptions, told: list[SinkMessage]) -> None:
 
 
 def _forget(options: SinkOptions, sink: str) -> None:
-    """Drop the ledger of a write that nobody can repeat, as soon as its markers are written: each would leave one
-    else. One that stays does no harm, but counts for the brokers' ``transaction.coordinator.sinks.max``."""
+    """Drop the ledger of a write that cannot be repeated once its markers are written, or each write would leave one. A
+    remaining ledger is harmless, but counts towards the brokers' ``transaction.coordinator.sinks.max``."""
     until = time.monotonic() + FORGET_TIMEOUT_S
     wait_s = 0.005
     connections = kept(options.ledger)

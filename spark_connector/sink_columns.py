@@ -1,6 +1,6 @@
 """The columns that a sink takes (the same as Spark's Kafka sink), and how their Arrow batches become records.
 
-Source: Spark's ``KafkaWriter`` and ``KafkaRowWriter``: which columns there are, their types, what is said of others.
+Source: Spark's ``KafkaWriter`` and ``KafkaRowWriter``: the columns, their types, the messages about others.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _TYPES: Final = {
     "partition": ("int",),
     "timestamp": ("double", "timestamp"),
 }
-"""The types that a column may have, by Spark's names, in the order of the checks."""
+"""The types allowed for each column, by Spark's names, in the order of the checks."""
 _MICROS_MAX: Final = 9.2e18
-"""Just under what 64 bits hold: times beyond it are none."""
+"""Just under the range of 64 bits: values beyond it are not times."""
 
 
 class RowError(ValueError):
-    """A row that no record can be made of."""
+    """A row that cannot become a record."""
 
 
 class SinkColumns(NamedTuple):
-    """Where in a row each part of a record stands; None where there is no such column. Other columns are passed over.
-    Can be pickled."""
+    """The column index of each part of a record; None without such a column. Other columns are ignored. Can be
+    pickled."""
 
     topic_option: str | None
     topic: int | None
@@ -48,7 +48,7 @@ class SinkColumns(NamedTuple):
 
     @classmethod
     def of(cls, schema: StructType, topic_option: str | None) -> SinkColumns:
-        """Find them. Raises :class:`OptionError` with Spark's words where one is missing or of another type."""
+        """Find the columns. Raises :class:`OptionError` with Spark's words if one is missing or of another type."""
         found: dict[str, int | None] = {}
         names = schema.fieldNames()
         for name, types in _TYPES.items():
@@ -77,8 +77,8 @@ class SinkColumns(NamedTuple):
     def send(self, writer: SinkWriter, batch: pa.RecordBatch) -> None:
         """Queue a batch's rows; rows of one partition keep their order.
 
-        Raises :class:`RowError` for a topic that is null or a row that cannot be, else what
-        :meth:`~tidelog.client.producer.blocking.Producer.send_columns` raises.
+        Raises :class:`RowError` for a null topic or an impossible row, and the errors of
+        :meth:`~tidelog.client.producer.blocking.Producer.send_columns`.
         """
         for topic, rows in self._by_topic(batch):
             records = self._records(rows)
@@ -100,7 +100,7 @@ class SinkColumns(NamedTuple):
         if len(topics) == 1:
             yield topics[0], batch
             return
-        together = batch.take(pc.sort_indices(named.indices))  # which leaves equal ones in their order
+        together = batch.take(pc.sort_indices(named.indices))  # a stable sort: equal ones keep their order
         start = 0
         for number, count in sorted((one["values"], one["counts"]) for one in named.indices.value_counts().to_pylist()):
             yield topics[number], together.slice(start, count)
@@ -121,8 +121,8 @@ class SinkColumns(NamedTuple):
 
 
 def _micros(times: pa.Array | None) -> pa.Array | None:
-    """Seconds as microseconds, toward zero. Raises :class:`RowError` for what is no time. Source: Spark's ``Cast`` of a
-    double to a timestamp."""
+    """Convert seconds to microseconds, rounding toward zero. Raises :class:`RowError` for a value that is not a time.
+    Source: Spark's ``Cast`` of a double to a timestamp."""
     if times is None or not pa.types.is_floating(times.type):
         return times
     micros = pc.multiply(times, 1e6)

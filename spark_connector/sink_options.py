@@ -1,4 +1,4 @@
-"""The options of the sink, as of Spark's Kafka sink, and what exactly once adds to them and forbids.
+"""The options of the sink, as in Spark's Kafka sink, and what exactly-once adds and forbids.
 
 Pure. Names are looked up without regard to case. Source: Spark's ``KafkaSourceProvider`` and ``KafkaWriter``.
 """
@@ -38,17 +38,17 @@ _ONLY: Final = {
     "acks": (("all", "-1"), "all"),
     "enable.idempotence": (("true",), "true"),
 }
-"""Settings that must be as they are without being given."""
+"""Settings that may be given only with their fixed value."""
 
 ABORT_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of one write, checked. Made by :meth:`of`; can be pickled.
+    """The checked options of one write. Made by :meth:`of`; can be pickled.
 
-    ``topic``: where every record goes, whatever the column of this name says; None: the column says. ``app_id`` and
-    ``version``: of a batch write that is to happen once; None of a stream's, or of a write without.
+    ``topic``: the topic of every record, whatever the column of this name says; None: the column decides. ``app_id``
+    and ``version``: identify a batch write that must happen once; None for a stream's, or for a write without them.
     """
 
     bootstrap: str
@@ -73,24 +73,24 @@ class SinkOptions:
 
     @property
     def sink(self) -> str | None:
-        """The ledger of a batch write that is to happen once; None without ``appId``."""
+        """The ledger of a batch write that must happen once; None without ``appId``."""
         return None if self.app_id is None else sink_name(self.app_id, self.topic)
 
     @property
     def abort_timeout_s(self) -> float:
-        """Longest time, in seconds, spent on ending what failed; what is not ended then, the next job aborts."""
+        """Longest time, in seconds, spent on aborting a failed write; the next job aborts the rest."""
         return min(ABORT_TIMEOUT_S, AdminConfig.of(dict(self.ledger)).default_api_timeout_ms / 1_000)
 
     @property
     def write_timeout_s(self) -> float:
-        """Longest time, in seconds, from a task's last record to all of them written and prepared."""
+        """Longest time, in seconds, from a task's last record until all its records are written and prepared."""
         config = ProducerConfig.of(dict(self.producer))
         return (config.delivery_timeout_ms + config.max_block_ms) / 1_000
 
 
 def sink_name(app_id: str, topic: str | None) -> str:
-    """The ledger of ``appId``: one for each topic that is written to by option, one for where a column says. No query's
-    id has the form, nor any other pair's ledger: no topic's name has a slash."""
+    """Return the ledger of ``appId``: one for each topic given as an option, and one for writes whose column decides.
+    It collides with no query's id and no other pair's ledger, because topic names have no slash."""
     return f"{app_id}/{topic or ''}"
 
 
@@ -122,8 +122,8 @@ def _identity(options: Mapping[str, str], topic: str | None, *, streaming: bool)
 
 
 def _client_settings(options: Mapping[str, str], *, outage_ms: int | None) -> tuple[dict[str, str], dict[str, Any]]:
-    """Settings of the writers and of the ledger. ``outage_ms``: how long they bear that no broker answers, where the
-    options do not say; None: as long as their own defaults say."""
+    """Return the settings of the writers and of the ledger. ``outage_ms``: how long they tolerate that no broker
+    answers, unless the options say; None: their own defaults apply."""
     found: dict[str, str] = {}
     for name, value in options.items():
         if not name.startswith(PREFIX) or name == BOOTSTRAP:

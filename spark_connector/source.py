@@ -1,7 +1,7 @@
-"""The source's two readers, as Spark's Python data source API asks for them: batch and streaming.
+"""The source's batch and streaming readers for Spark's Python data source API.
 
-Spark pickles a reader into every task, and makes several of them for one query; so a reader holds its options and
-nothing else until it is asked something. Only the one that plans a stream lives on, in a process of its own.
+Spark pickles a reader into every task, and creates several for one query; so a reader holds only its options until the
+first call. Only the reader that plans a stream is long-lived, in a process of its own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class BatchReader(DataSourceReader):
             end = end.no_older_than(start).no_older_than(latest)
             planned = plan(start, end, cluster.earliest(end.offsets), latest.offsets, there)
         report(planned.losses, fail=options.fail_on_data_loss)
-        # Spark takes no partition at all for one without a value.
+        # Spark takes an empty list of partitions for one partition without a value.
         return _tasks(planned.ranges, end, options) or [RangePartition("", 0, "", 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -83,7 +83,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: SourceOffset | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tasks need the options alone."""
+        """Pickle only the options; tasks need nothing else."""
         return packed(StreamReader, self._options)
 
     # --- planning -----------------------------------------------------------------------------------
@@ -110,11 +110,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @told_in_a_line()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch, or ``start`` as it is if there is none to begin.
+        """Return the end of the next batch, or ``start`` itself if there is no next batch.
 
-        Spark passes on one limit alone; that there are two of them, the options know. When it asks for all that is
-        there (``Trigger.Once``), it gets that. While no broker answers, there is none to begin either, and
-        :meth:`reportLatestOffset` says so; but a query that ends when nothing is left has to wait here.
+        Spark passes on only one limit; the options know both. If it asks for everything available (``Trigger.Once``),
+        it gets that. While no broker answers, there is no next batch either, and :meth:`reportLatestOffset` says so;
+        but a query that ends when nothing is left has to wait here.
         """
         cluster = self._asked()
         if self._available_now or self._latest is None:
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = self._read_latest(begin, tolerant=not self._options.fail_on_data_loss)
             if self._available_now:
                 self._target = latest
-        if self._options.fail_on_data_loss:  # before the checkpoint has it: no batch could ever be made of that
+        if self._options.fail_on_data_loss:  # before the checkpoint has it: no batch could ever be built from that
             report(fallen(begin, latest), fail=True)
         self._latest = latest
         ends: Mapping[TopicPartition, int] | None = latest.offsets
@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {} if self._latest is None else self._latest.offsets
         if all(until.is_of(self._latest or until, at.topic) and known.get(at, -1) >= until.offsets[at] for at in asked):
             readable: Mapping[TopicPartition, int] = {at: known[at] for at in asked}
-        else:  # a batch that was planned before the query was started anew
+        else:  # a batch that was planned before the query restarted
             readable = cluster.latest(asked, until.of_those_in(there)).offsets
         planned = plan(begin, until, cluster.earliest(asked), readable, there)
         report(planned.losses, fail=self._options.fail_on_data_loss)
@@ -212,7 +212,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return replace(found, topic_ids=there.topic_ids)
 
     def _begins(self, begin: SourceOffset, latest: SourceOffset) -> dict[TopicPartition, int]:
-        """Each partition's start; for new partitions, and for those of a recreated topic, the first offset."""
+        """Return each partition's start; for new partitions, and those of a recreated topic, the first offset."""
         found = {
             at: begin.offsets[at] for at in latest.offsets if at in begin.offsets and begin.is_of(latest, at.topic)
         }

@@ -1,14 +1,14 @@
 """How an error in one of Spark's Python processes reaches the user of the query.
 
-Spark puts the whole traceback in front of it, through its own files and ours, and the exception that the user gets has
-what happened somewhere at its end. For an error that says by itself what is wrong the traceback is left out, so that
-the first line has it::
+Spark puts the whole traceback in front of the message, through its own files and ours, so the user's exception has the
+cause somewhere at its end. For errors with a self-explanatory message the traceback is left out, so that the first line
+has the message::
 
     [PYTHON_DATA_SOURCE_ERROR] Failed to create Python data source instance: …: minPartitions must be positive
 
-What nobody foresaw keeps its traceback. If Spark has ended the conversation itself, because a query was stopped or a
-task cancelled, there is nobody to tell, and :func:`leave` ends the process before Spark's own code prints what it makes
-of a pipe that is gone.
+Unexpected errors keep their traceback. If Spark itself has closed the pipe, because a query was stopped or a task
+cancelled, nobody reads an error, and :func:`leave` ends the process before Spark's own code prints a message about a
+broken pipe.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tidelog.spark_connector.options import OptionError
 from tidelog.spark_connector.sink_columns import RowError
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
-"""Looked at by ``pyspark.util.handle_worker_exception``, after which the process ends."""
+"""Read by ``pyspark.util.handle_worker_exception``, after which the process ends."""
 
 log = logging.getLogger(__name__)
 
 
 @contextmanager
 def told_in_a_line() -> Iterator[None]:
-    """Around what Spark calls. It makes a difference in processes of Spark's own only: never in the driver's."""
+    """Wrap a method that Spark calls. It changes only Spark's own processes, never the driver's."""
     try:
         yield
     except (OptionError, RowError, BadOffsets, DataLoss, TidelogError) as error:
@@ -54,7 +54,7 @@ def told_in_a_line() -> Iterator[None]:
 
 
 def _advice(error: Exception) -> str | None:
-    """Advice for errors of brokers that name only what happened."""
+    """Return advice for broker errors that say only what happened."""
     if isinstance(error, SinkJobFencedError):
         return (
             "Probably two runs write to this sink at once: two drivers share a checkpoint, or two jobs an appId. "
@@ -69,11 +69,11 @@ def _advice(error: Exception) -> str | None:
 
 
 def leave() -> None:
-    """End the process if it is one of Spark's own, without a word: the JVM has hung up."""
+    """End the process silently if it is one of Spark's own: the JVM has hung up."""
     if _is_sparks(sys.modules.get("__main__")):
         os._exit(0)
 
 
 def _is_sparks(main: object) -> bool:
-    """Whether the process was started as a module of pyspark: a worker, or one that plans or commits."""
+    """Return whether the process was started as a module of pyspark: a worker, or one that plans or commits."""
     return str(getattr(getattr(main, "__spec__", None), "name", "")).startswith("pyspark.")
