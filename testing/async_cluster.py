@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tidelog.aio import Admin, Consumer, Producer, SinkJob, SinkLedger, SinkWriter
 
 CLIENT: Final = "client"
-"""Name of the clients' end in :meth:`AsyncCluster.partition`."""
+"""Name of the clients' side in :meth:`AsyncCluster.partition`."""
 POLL_S: Final = 0.002
 MEMORY: Final = "memory"
 GRPC: Final = "grpc"
@@ -61,8 +61,8 @@ for _name in ("tidelog.metadata_quorum.quorum", "tidelog.storage.log.log_directo
 
 
 class AsyncCluster(WatchedCluster):
-    """See the module. ``config`` holds settings for every node, under Kafka's names. ``seed`` makes ids and
-    jitter repeatable. ``directory`` stays after :meth:`stop`; by default, a temporary one is removed. ``security``:
+    """See the module. ``config`` holds settings for every node, under Kafka's names. ``seed`` makes ids and jitter
+    repeatable. A given ``directory`` stays after :meth:`stop`; the default, a temporary one, is removed. ``security``:
     None, or ``"tls"``, ``"scram"`` or ``"tls+scram"`` (:mod:`tidelog.testing.secured`); then the transport is gRPC."""
 
     def __init__(
@@ -116,7 +116,7 @@ class AsyncCluster(WatchedCluster):
         self._addresses = self._choose_addresses()
         self._disks: dict[NodeId, KillableFiles] = {}
 
-    # --- Life ---------------------------------------------------------------------------------------
+    # --- Lifecycle ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start every node and wait until all are ready."""
@@ -155,7 +155,7 @@ class AsyncCluster(WatchedCluster):
             await self._abandon()
 
     async def start_node(self, node_id: int) -> Node:
-        """Start a stopped node; returns once it serves. Raises the error that keeps it from starting."""
+        """Start a stopped node; return once it serves. Raises the error that keeps it from starting."""
         key = self.known(node_id)
         if key in self.nodes:
             raise ValueError(f"node {node_id} runs already")
@@ -188,7 +188,7 @@ class AsyncCluster(WatchedCluster):
         return node
 
     async def start_many(self, node_ids: Iterable[int]) -> None:
-        """Start several nodes at once; a new quorum needs all of its controllers, a later one more than half."""
+        """Start several nodes together; a new quorum needs all of its controllers, an existing one more than half."""
         starts = [asyncio.ensure_future(self.start_node(node_id)) for node_id in node_ids]
         try:
             await asyncio.gather(*starts)
@@ -205,12 +205,12 @@ class AsyncCluster(WatchedCluster):
         self._disks.pop(NodeId(node_id)).kill()
 
     async def kill(self, node_id: int) -> None:
-        """End one node as kill -9 does: without a flush, without telling anybody."""
+        """End one node as kill -9 does: without a flush or any notice."""
         key = self.known(node_id)
         await self._drop(key).kill()
 
     def _drop(self, key: NodeId) -> Node:
-        """The part of a kill that is done at once."""
+        """Do the synchronous part of a kill."""
         node = self.nodes.pop(key)
         node.drop()
         self._disks.pop(key).kill()
@@ -232,14 +232,14 @@ class AsyncCluster(WatchedCluster):
         for number in range(self._log_dirs):
             shutil.rmtree(self.node_directory(node_id, number), ignore_errors=True)
 
-    # --- Faults of the disk ---------------------------------------------------------------------------
+    # --- Disk faults ----------------------------------------------------------------------------------
 
     def break_log_dir(self, node_id: int, number: int = 0, error: int = errno.EIO) -> None:
         """Let every access to one log directory of a running node fail (``EIO``, ``ENOSPC``, …) until the node
         restarts. A node without another directory goes down when it notices."""
         self._disks[self.known(node_id)].break_path(str(self.node_directory(node_id, number)), error)
 
-    # --- Faults of the network ------------------------------------------------------------------------
+    # --- Network faults -------------------------------------------------------------------------------
 
     def partition(self, a: Side, b: Side, *, one_way: bool = False) -> None:
         """Cut the link from ``a`` to ``b``, and back unless ``one_way``. A side is a node's id or ``"client"``.
@@ -252,16 +252,16 @@ class AsyncCluster(WatchedCluster):
             links.cut(self._side(b), self._side(a))
 
     def isolate(self, node_id: int, *, clients: bool = False) -> None:
-        """Cut a node off from every other node, and on request from clients too."""
+        """Cut a node off from every other node, and optionally from clients too."""
         others: list[Side] = [n for n in self.node_ids if n != self.known(node_id)]
         for other in [*others, CLIENT] if clients else others:
             self.partition(node_id, other)
 
     def heal(self) -> None:
-        """Mend every link."""
+        """Restore every link."""
         self._links().heal()
 
-    # --- What is where ----------------------------------------------------------------------------------
+    # --- Addresses and locations ------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:
@@ -277,8 +277,8 @@ class AsyncCluster(WatchedCluster):
         return ",".join(str(self._addresses[n]["KAFKA"]) for n in self.node_ids)
 
     def client_network(self, user: str = ADMIN, client_id: str = "") -> NodeNetwork:
-        """The carrier for this cluster's clients; their end is called ``"client"``. ``user``: the user that a secured
-        cluster sees. ``client_id``: the name that the nodes know the client by."""
+        """Return the carrier for this cluster's clients; their side is called ``"client"``. ``user``: the user that a
+        secured cluster sees. ``client_id``: the name by which the nodes know the client."""
         if self._secured is None:
             return self._network(CLIENT, client_id=client_id)
         found = ClientSecurity(**self.client_settings(user))
@@ -286,44 +286,44 @@ class AsyncCluster(WatchedCluster):
         return self._network(CLIENT, tls=lambda _: store, login=found.login(), client_id=client_id)
 
     def client_settings(self, user: str = ADMIN) -> SecuritySettings:
-        """What a client of the SDK in this process or another needs to connect as ``user``, besides
-        ``bootstrap_servers``: nothing unless the cluster is secured. ``admin`` may do everything; others, whatever
-        access control lists for ``User:`` and their name allow."""
+        """Return what an SDK client in any process needs to connect as ``user``, besides ``bootstrap_servers``: nothing
+        unless the cluster is secured. ``admin`` may do everything; others, what access control lists for ``User:`` and
+        their name allow."""
         return {} if self._secured is None else self._secured.client_settings(user)
 
     def node_directory(self, node_id: int, number: int = 0) -> Path:
-        """A log directory of a node."""
+        """Return a log directory of a node."""
         assert self._directory is not None
         return self._directory / f"node{node_id}" / f"data{number}"
 
     # --- Clients ----------------------------------------------------------------------------------------
 
     def producer(self, *, user: str = ADMIN, **config: Any) -> Producer:
-        """An asyncio producer that is connected to this cluster."""
+        """Return an asyncio producer connected to this cluster."""
         from tidelog.aio import Producer
 
         return Producer(self.bootstrap, **self._client(user, **config))
 
     def consumer(self, *, user: str = ADMIN, **config: Any) -> Consumer:
-        """An asyncio consumer that is connected to this cluster."""
+        """Return an asyncio consumer connected to this cluster."""
         from tidelog.aio import Consumer
 
         return Consumer(self.bootstrap, **self._client(user, **config))
 
     def admin(self, *, user: str = ADMIN, **config: Any) -> Admin:
-        """An asyncio admin client that is connected to this cluster."""
+        """Return an asyncio admin client connected to this cluster."""
         from tidelog.aio import Admin
 
         return Admin(self.bootstrap, **self._client(user, **config))
 
     def sink_ledger(self, sink: str, *, user: str = ADMIN, **config: Any) -> SinkLedger:
-        """An asyncio ledger of a sink that is connected to this cluster."""
+        """Return an asyncio sink ledger connected to this cluster."""
         from tidelog.aio import SinkLedger
 
         return SinkLedger(self.bootstrap, sink, **self._client(user, **config))
 
     def sink_writer(self, job: SinkJob, *, user: str = ADMIN, **config: Any) -> SinkWriter:
-        """An asyncio writer of a sink's job that is connected to this cluster."""
+        """Return an asyncio writer for a sink's job, connected to this cluster."""
         from tidelog.aio import SinkWriter
 
         return SinkWriter(self.bootstrap, job, **self._client(user, **config))
@@ -341,8 +341,8 @@ class AsyncCluster(WatchedCluster):
         await self._create_topic_by(connection, name, partitions, replication_factor, config)
 
     async def add_user(self, name: str, password: str | None = None) -> None:
-        """Make a user with a password, or give it another one; left out, a random one. Returns when every running node
-        knows. Raises ``ValueError`` unless users of this cluster have passwords."""
+        """Create a user with a password, or change its password; by default to a random one. Return when every running
+        node knows it. Raises ``ValueError`` unless users of this cluster have passwords."""
         if self._secured is None or not self._secured.passwords:
             raise ValueError("add_user: expected a cluster with security='scram' or 'tls+scram'")
         salt = self._rng.randbytes(SALT_BYTES)
@@ -360,7 +360,7 @@ class AsyncCluster(WatchedCluster):
     # --- Inside -----------------------------------------------------------------------------------------
 
     def node_config(self, node_id: int) -> NodeConfig:
-        """A node's configuration in this cluster."""
+        """Return a node's configuration in this cluster."""
         key = NodeId(node_id)
         assert self._directory is not None
         own = self._addresses[key]
@@ -382,7 +382,7 @@ class AsyncCluster(WatchedCluster):
         )
 
     def _client(self, user: str = ADMIN, **config: Any) -> dict[str, Any]:
-        """The arguments of a client besides its addresses."""
+        """Return a client's arguments besides its addresses."""
         return {"_network": self.client_network(user, config.get("client_id", "")), **config}
 
     def _choose_addresses(self) -> dict[NodeId, dict[str, Address]]:

@@ -1,4 +1,4 @@
-"""What is written by hand of ``tidelog.testing.Cluster``: its life and its clients. The rest is generated
+"""The handwritten part of ``tidelog.testing.Cluster``: lifecycle and clients. The rest is generated
 (``tools/dev/blocking_forms.py``)."""
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class BlockingCluster:
     Nodes run on an event loop in their own thread. Clients from :meth:`producer` and similar methods run their IO there
     too.
 
-    ``nodes``: their number; ids start at 1. ``transport``: ``"memory"`` or ``"grpc"`` over the loopback
-    address. ``security``: None, or (over gRPC) ``"tls"`` for certificates, ``"scram"`` for passwords or ``"tls+scram"``
-    for both, with access control lists: clients are ``admin``, a super user, unless ``user`` names another.
+    ``nodes``: their number; ids start at 1. ``transport``: ``"memory"`` or ``"grpc"`` over the loopback address.
+    ``security``: None, or (over gRPC) ``"tls"`` for certificates, ``"scram"`` for passwords or ``"tls+scram"`` for
+    both, with access control lists: clients are ``admin``, a super user, unless ``user`` names another.
     ``controllers``: how many of the nodes form the quorum, by default at most three. ``config``: settings for every
-    node, under Kafka's names. ``directory``: the place of the log files, kept after the end; by default temporary.
+    node, under Kafka's names. ``directory``: where the log files are, kept afterwards; by default temporary.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BlockingCluster:
         )
         self._background: BackgroundLoop | None = None
 
-    # --- Life ---------------------------------------------------------------------------------------
+    # --- Lifecycle ----------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start every node and wait until all are ready."""
@@ -93,7 +93,7 @@ class BlockingCluster:
         finally:
             self._end()
 
-    # --- What is where ----------------------------------------------------------------------------------
+    # --- Nodes ------------------------------------------------------------------------------------------
 
     @property
     def cluster_id(self) -> str:
@@ -110,37 +110,37 @@ class BlockingCluster:
         return self._call(lambda: sorted(self._inner.nodes))
 
     def node(self, node_id: int) -> Node:
-        """A running node, for inspection; it lives on the cluster's event loop."""
+        """Return a running node, for inspection; it lives on the cluster's event loop."""
         return self._inner.nodes[NodeId(node_id)]
 
     # --- Clients ----------------------------------------------------------------------------------------
 
     def producer(self, *, user: str = ADMIN, **config: Any) -> Producer:
-        """A blocking producer that is connected to this cluster; settings in snake_case of Kafka's names."""
+        """Return a blocking producer connected to this cluster; settings are Kafka's names in snake_case."""
         from tidelog import Producer
 
         return Producer(self._inner.bootstrap, **self._client(user, **config))
 
     def consumer(self, *, user: str = ADMIN, **config: Any) -> Consumer:
-        """A blocking consumer that is connected to this cluster."""
+        """Return a blocking consumer connected to this cluster."""
         from tidelog import Consumer
 
         return Consumer(self._inner.bootstrap, **self._client(user, **config))
 
     def admin(self, *, user: str = ADMIN, **config: Any) -> Admin:
-        """A blocking admin client that is connected to this cluster."""
+        """Return a blocking admin client connected to this cluster."""
         from tidelog import Admin
 
         return Admin(self._inner.bootstrap, **self._client(user, **config))
 
     def sink_ledger(self, sink: str, *, user: str = ADMIN, **config: Any) -> SinkLedger:
-        """A blocking ledger of a sink that is connected to this cluster."""
+        """Return a blocking sink ledger connected to this cluster."""
         from tidelog import SinkLedger
 
         return SinkLedger(self._inner.bootstrap, sink, **self._client(user, **config))
 
     def sink_writer(self, job: SinkJob, *, user: str = ADMIN, **config: Any) -> SinkWriter:
-        """A blocking writer of a sink's job that is connected to this cluster."""
+        """Return a blocking writer for a sink's job, connected to this cluster."""
         from tidelog import SinkWriter
 
         return SinkWriter(self._inner.bootstrap, job, **self._client(user, **config))

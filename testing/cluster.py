@@ -30,19 +30,19 @@ class Cluster(BlockingCluster):
     Nodes run on an event loop in their own thread. Clients from :meth:`producer` and similar methods run their IO there
     too.
 
-    ``nodes``: their number; ids start at 1. ``transport``: ``"memory"`` or ``"grpc"`` over the loopback
-    address. ``security``: None, or (over gRPC) ``"tls"`` for certificates, ``"scram"`` for passwords or ``"tls+scram"``
-    for both, with access control lists: clients are ``admin``, a super user, unless ``user`` names another.
+    ``nodes``: their number; ids start at 1. ``transport``: ``"memory"`` or ``"grpc"`` over the loopback address.
+    ``security``: None, or (over gRPC) ``"tls"`` for certificates, ``"scram"`` for passwords or ``"tls+scram"`` for
+    both, with access control lists: clients are ``admin``, a super user, unless ``user`` names another.
     ``controllers``: how many of the nodes form the quorum, by default at most three. ``config``: settings for every
-    node, under Kafka's names. ``directory``: the place of the log files, kept after the end; by default temporary.
+    node, under Kafka's names. ``directory``: where the log files are, kept afterwards; by default temporary.
     """
 
     def start_node(self, node_id: int) -> Node:
-        """Start a stopped node; returns once it serves. Raises the error that keeps it from starting."""
+        """Start a stopped node; return once it serves. Raises the error that keeps it from starting."""
         return self._run(self._inner.start_node(node_id))
 
     def start_many(self, node_ids: Iterable[int]) -> None:
-        """Start several nodes at once; a new quorum needs all of its controllers, a later one more than half."""
+        """Start several nodes together; a new quorum needs all of its controllers, an existing one more than half."""
         self._run(self._inner.start_many(node_ids))
 
     def stop_node(self, node_id: int) -> None:
@@ -50,7 +50,7 @@ class Cluster(BlockingCluster):
         self._run(self._inner.stop_node(node_id))
 
     def kill(self, node_id: int) -> None:
-        """End one node as kill -9 does: without a flush, without telling anybody."""
+        """End one node as kill -9 does: without a flush or any notice."""
         self._run(self._inner.kill(node_id))
 
     def restart(self, node_id: int) -> Node:
@@ -75,11 +75,11 @@ class Cluster(BlockingCluster):
         self._call(lambda: self._inner.partition(a, b, one_way=one_way))
 
     def isolate(self, node_id: int, *, clients: bool = False) -> None:
-        """Cut a node off from every other node, and on request from clients too."""
+        """Cut a node off from every other node, and optionally from clients too."""
         self._call(lambda: self._inner.isolate(node_id, clients=clients))
 
     def heal(self) -> None:
-        """Mend every link."""
+        """Restore every link."""
         self._call(lambda: self._inner.heal())
 
     @property
@@ -94,18 +94,18 @@ class Cluster(BlockingCluster):
         return self._inner.kafka_bootstrap
 
     def client_network(self, user: str = ADMIN, client_id: str = "") -> NodeNetwork:
-        """The carrier for this cluster's clients; their end is called ``"client"``. ``user``: the user that a secured
-        cluster sees. ``client_id``: the name that the nodes know the client by."""
+        """Return the carrier for this cluster's clients; their side is called ``"client"``. ``user``: the user that a
+        secured cluster sees. ``client_id``: the name by which the nodes know the client."""
         return self._inner.client_network(user, client_id)
 
     def client_settings(self, user: str = ADMIN) -> SecuritySettings:
-        """What a client of the SDK in this process or another needs to connect as ``user``, besides
-        ``bootstrap_servers``: nothing unless the cluster is secured. ``admin`` may do everything; others, whatever
-        access control lists for ``User:`` and their name allow."""
+        """Return what an SDK client in any process needs to connect as ``user``, besides ``bootstrap_servers``: nothing
+        unless the cluster is secured. ``admin`` may do everything; others, what access control lists for ``User:`` and
+        their name allow."""
         return self._inner.client_settings(user)
 
     def node_directory(self, node_id: int, number: int = 0) -> Path:
-        """A log directory of a node."""
+        """Return a log directory of a node."""
         return self._inner.node_directory(node_id, number)
 
     def create_topic(
@@ -120,12 +120,12 @@ class Cluster(BlockingCluster):
         self._run(self._inner.create_topic(name, partitions, replication_factor, config))
 
     def add_user(self, name: str, password: str | None = None) -> None:
-        """Make a user with a password, or give it another one; left out, a random one. Returns when every running node
-        knows. Raises ``ValueError`` unless users of this cluster have passwords."""
+        """Create a user with a password, or change its password; by default to a random one. Return when every running
+        node knows it. Raises ``ValueError`` unless users of this cluster have passwords."""
         self._run(self._inner.add_user(name, password))
 
     def node_config(self, node_id: int) -> NodeConfig:
-        """A node's configuration in this cluster."""
+        """Return a node's configuration in this cluster."""
         return self._inner.node_config(node_id)
 
     @property
@@ -134,15 +134,15 @@ class Cluster(BlockingCluster):
         return self._call(lambda: self._inner.image)
 
     def leader_of(self, topic: str, partition: int) -> NodeId | None:
-        """The partition's leader, ``None`` where there is none (or no such partition)."""
+        """Return the partition's leader, ``None`` if there is none (or no such partition)."""
         return self._call(lambda: self._inner.leader_of(topic, partition))
 
     def isr_of(self, topic: str, partition: int) -> tuple[NodeId, ...]:
-        """The in-sync replicas of a partition; empty where there is no such partition."""
+        """Return the in-sync replicas of a partition; empty if there is no such partition."""
         return self._call(lambda: self._inner.isr_of(topic, partition))
 
     def controller(self) -> NodeId | None:
-        """The active controller: a running node that says that it leads."""
+        """Return the active controller: a running node that reports that it leads."""
         return self._call(lambda: self._inner.controller())
 
     def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = READY_TIMEOUT_S) -> None:

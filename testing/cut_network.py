@@ -1,7 +1,7 @@
-"""Link cuts for a carrier without its own: real sockets with traffic held back at the caller's end.
+"""Link cuts for a carrier without its own: real sockets with traffic held back at the caller's side.
 
-As over a cut wire, data is held and goes on once the link is mended; connections stay up. Each direction is
-held at the caller: outgoing data before it leaves, incoming data before the caller sees it.
+As on a cut wire, data is held and delivered once the link is restored; connections stay up. Each direction is held at
+the caller: outgoing data before it leaves, incoming data before the caller sees it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Response)
 
 
 class Cuts:
-    """The directed links that are cut now. For one event loop."""
+    """The directed links that are currently cut. For one event loop."""
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
@@ -77,7 +77,7 @@ class WrappedNetwork(ABC):
 
 
 class CutNetwork(WrappedNetwork):
-    """One end's carrier over ``inner``. ``owners``: which end listens at an address."""
+    """One side's carrier over ``inner``. ``owners``: which side listens at an address."""
 
     def __init__(self, inner: NodeNetwork, name: str, owners: Mapping[Address, str], cuts: Cuts) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""Produce and Fetch requests by hand: whole frames, ready for a socket, for clients that do little else."""
+"""Handwritten Produce and Fetch requests: whole frames, ready for a socket, for clients that do little else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMESTAMP_MS: Final = 1_700_000_000_000
 def produce_request(
     topic: str, values: Sequence[bytes], correlation: int, *, partition: int = 0, acks: int = 1
 ) -> bytes:
-    """One batch of values to one partition, without a producer id."""
+    """Return a request that produces one batch of values to one partition, without a producer id."""
     records = bytes(encode_values(values, _TIMESTAMP_MS))
     return request_frame(
         PRODUCE,
@@ -44,8 +44,8 @@ def fetch_request(
     wait_ms: int = 0,
     session_epoch: int = -1,
 ) -> bytes:
-    """At most ``bytes_max`` of one partition from ``offset`` on, outside of any fetch session; with epoch 0 it opens
-    one."""
+    """Return a request for at most ``bytes_max`` of one partition from ``offset`` on, outside any fetch session; epoch
+    0 opens one."""
     wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": bytes_max}
     return request_frame(
         FETCH,

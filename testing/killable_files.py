@@ -1,8 +1,8 @@
-"""One node's disk in an in-process cluster. A test can take it away, as kill -9 does, or break it in part.
+"""One node's disk in an in-process cluster. A test can take it away, as kill -9 does, or break part of it.
 
-After :meth:`KillableFiles.kill` nothing reaches the disk any more: files and locks are closed, and
-every call raises. Written data stays, as it stays in the page cache when a process is killed.
-After :meth:`KillableFiles.break_path` every call on or under one path raises an I/O error.
+After :meth:`KillableFiles.kill` nothing reaches the disk any more: files and locks are closed, and every call raises.
+Written data stays, as the page cache outlives a killed process. After :meth:`KillableFiles.break_path` every call on or
+under one path raises an I/O error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NodeKilled(OSError):
 
 
 class KilledNodeFilter(logging.Filter):
-    """Drops a dying node's complaints about the disk that it no longer has."""
+    """Drops a dying node's log messages about the disk that it no longer has."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
@@ -36,7 +36,7 @@ class KilledNodeFilter(logging.Filter):
 
 
 class KillableFile:
-    """One open file. Each call is let through or refused as a whole, whichever thread it comes from."""
+    """One open file. Each call, from any thread, passes or is refused as a whole."""
 
     __slots__ = ("_file", "_lock", "_owner", "_path")
 
@@ -83,7 +83,7 @@ class KillableFile:
         self.drop()
 
     def drop(self) -> None:
-        """Close what is beneath; waits for a call that is in another thread's hands."""
+        """Close the file beneath, after any call that another thread has in progress."""
         with self._lock:
             self._file.close()
 
@@ -129,7 +129,7 @@ class KillableFiles:
         return bool(self._broken)
 
     def check(self, path: str) -> None:
-        """Raise what a call on ``path`` meets."""
+        """Raise the error that a call on ``path`` meets, if any."""
         if self.killed:
             raise NodeKilled
         for broken, number in self._broken.items():

@@ -47,7 +47,7 @@ def _scope(fixture_name: str, config: pytest.Config) -> Any:
 
 @pytest.fixture(scope=_scope)
 def tidelog_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A running cluster in this process; it is stopped and its files are removed afterwards."""
+    """Yield a running cluster in this process; stop it and remove its files afterwards."""
     from tidelog.testing.cluster import Cluster
 
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""TCP ports on the loopback address for nodes, which need the same ports again after a restart."""
+"""TCP loopback ports for nodes, which need the same ports again after a restart."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def taken(ports: Sequence[int]) -> list[int]:
 
 
 def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
-    """Return ``count`` different ports that can be bound now and that no outgoing connection will be given.
+    """Return ``count`` different ports that can be bound now and that no outgoing connection will get.
 
-    Ask once for all ports that you need together: a second call may choose one of the first again. Each worker of
-    pytest-xdist has ports of its own, or one could take those of a node that another has stopped. Raises ``OSError``.
+    Ask once for all ports that you need together: a second call may choose one of the first again. Each pytest-xdist
+    worker has its own ports, or it could take those of a node that another worker has stopped. Raises ``OSError``.
     """
     rng = rng or random.Random()
     lowest, highest = _share(_LOWEST, max(_ephemeral_low() - 1, _LOWEST + 1_000))
@@ -48,7 +48,7 @@ def free_ports(count: int, rng: random.Random | None = None) -> list[int]:
 
 
 def _share(lowest: int, highest: int) -> tuple[int, int]:
-    """This process's part of the range, where pytest-xdist says that it is one of several."""
+    """Return this process's part of the range if it is one of several pytest-xdist workers."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
     workers = os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
     if not (worker.isdecimal() and workers.isdecimal()):
@@ -59,8 +59,8 @@ def _share(lowest: int, highest: int) -> tuple[int, int]:
 
 
 def _ephemeral_low() -> int:
-    """The lowest port that the system hands to outgoing connections: one of those could take the port of a
-    node while it is down."""
+    """Return the lowest port that the system gives to outgoing connections, one of which could take a node's port while
+    it is down."""
     try:
         return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError):

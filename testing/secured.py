@@ -1,9 +1,9 @@
-"""How a cluster in a test is secured: by certificates, passwords or both, and by an authorizer.
+"""Security of a test cluster: certificates, passwords or both, and an authorizer.
 
 ``tls``: every listener speaks TLS and asks for a certificate, whose common name is its user's name. ``scram``: clients
 log in by password, and nothing is encrypted. ``tls+scram``: clients log in by password over TLS; the nodes have
 certificates for each other. Access control lists name ``User:alice``. The nodes and the user ``admin`` may do
-everything, all others only what lists allow.
+everything, others only what lists allow.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _USER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class ClusterSecurity:
-    """See the module. :meth:`make` makes the authority and the nodes' files, if there are to be certificates; a user
-    who shows one gets it when asked for."""
+    """See the module. :meth:`make` creates the authority and the nodes' files, if certificates are used; a user's
+    certificate is created on demand."""
 
     def __init__(self, kind: str, node_ids: Iterable[int], rng: random.Random) -> None:
         self._protocol, among_nodes = KINDS[kind]
         self._tls = among_nodes.tls
         self.passwords: Final = {ADMIN: id_text(random_id(rng))} if self._protocol.sasl else {}
-        """By user; none if users have certificates."""
+        """Passwords by user; none if users have certificates."""
         self._nodes = {node_id: f"node-{node_id}" for node_id in node_ids}
         self._directory: Path | None = None
         self._authority: Authority | None = None
@@ -60,7 +60,7 @@ class ClusterSecurity:
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
             "super.users": ";".join(f"User:{name}" for name in (*nodes, ADMIN)),
         }
-        """Those of all nodes."""
+        """The settings of all nodes."""
         if self._tls:
             self.settings["ssl.principal.mapping.rules"] = r"RULE:^CN=([^,]+).*$/$1/"
             self.settings["ssl.client.auth"] = "required"
@@ -68,7 +68,7 @@ class ClusterSecurity:
                 self.settings[f"listener.name.{name.lower()}.ssl.client.auth"] = "none"
 
     def make(self, directory: Path) -> None:
-        """Make the authority, and the place of its files. Raises ``ModuleNotFoundError`` that says what to install."""
+        """Create the authority and its directory. Raises ``ModuleNotFoundError`` that says what to install."""
         if not self._tls or self._authority is not None:
             return
         try:
@@ -82,13 +82,14 @@ class ClusterSecurity:
             self._issue(name, _NODE_HOSTS)
 
     def first_records(self) -> Sequence[MetadataRecord]:
-        """The first records of the metadata log: the user ``admin``, if users have passwords. Takes milliseconds."""
+        """Return the first records of the metadata log: the user ``admin``, if users have passwords. Takes
+        milliseconds."""
         users = [salted(UserScramCredentialUpsertion(*found)) for found in self.passwords.items()]
         return first_users(users, lambda: secrets.token_bytes(SECRET_BYTES))
 
     def renew(self, node_id: int) -> Path:
-        """Give a node another key and certificate of the same names, in place of its file; returns that. Nodes look at
-        their files every ``ssl.files.check.interval.ms``. Raises ``ValueError`` where nodes have none."""
+        """Replace a node's file with another key and certificate for the same names, and return it. Nodes check their
+        files every ``ssl.files.check.interval.ms``. Raises ``ValueError`` if nodes have no certificates."""
         if not self._tls:
             raise ValueError("expected a cluster with certificates (tls, tls+scram), found one without")
         directory, authority = self._made()
@@ -99,7 +100,7 @@ class ClusterSecurity:
         return path
 
     def node_settings(self, node_id: int) -> dict[str, str]:
-        """The settings of one node besides :attr:`settings`."""
+        """Return the settings of one node besides :attr:`settings`."""
         if not self._tls:
             return {}
         directory, _ = self._made()
@@ -109,7 +110,7 @@ class ClusterSecurity:
         }
 
     def client_settings(self, user: str) -> SecuritySettings:
-        """A client's settings; the user's certificate, if it shows one, is made if there is none yet. Raises
+        """Return a client's settings; create the user's certificate if one is used and missing. Raises
         ``ValueError``."""
         settings: SecuritySettings = {"security_protocol": self._protocol.value}
         if self._tls:

@@ -1,4 +1,4 @@
-"""Questions about, and waits for, the nodes of a cluster in one process, however they were started."""
+"""Queries and waits on the nodes of a cluster in one process, however they were started."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class WatchedCluster:
     def __init__(self, node_ids: Iterable[int], poll_s: float) -> None:
         self.node_ids = [NodeId(node_id) for node_id in node_ids]
         self.nodes: dict[NodeId, Node] = {}
-        """The nodes that run."""
+        """The running nodes."""
         self.failures: list[tuple[NodeId, str, BaseException]] = []
         """Nodes that went down by themselves, and why."""
         self._poll_s = poll_s
 
-    # --- what is where ------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------
 
     @property
     def image(self) -> MetadataImage:
@@ -37,7 +37,7 @@ class WatchedCluster:
         return max(images, key=lambda image: image.offset, default=MetadataImage())
 
     def leader_of(self, topic: str, partition: int) -> NodeId | None:
-        """The partition's leader, ``None`` where there is none (or no such partition)."""
+        """Return the partition's leader, ``None`` if there is none (or no such partition)."""
         found = self.image.topic(topic)
         if found is None or partition not in found.partitions:
             return None
@@ -45,12 +45,12 @@ class WatchedCluster:
         return None if leader == NO_NODE else leader
 
     def isr_of(self, topic: str, partition: int) -> tuple[NodeId, ...]:
-        """The in-sync replicas of a partition; empty where there is no such partition."""
+        """Return the in-sync replicas of a partition; empty if there is no such partition."""
         found = self.image.topic(topic)
         return () if found is None or partition not in found.partitions else found.partitions[partition].isr
 
     def controller(self) -> NodeId | None:
-        """The active controller: a running node that says that it leads."""
+        """Return the active controller: a running node that reports that it leads."""
         leading = [node_id for node_id, node in self.nodes.items() if node.is_active_controller]
         return leading[0] if len(leading) == 1 else None
 
@@ -129,8 +129,8 @@ class WatchedCluster:
         replication_factor: int | None,
         config: Mapping[str, str] | None,
     ) -> None:
-        """Make a topic over a connection, which is closed, and wait until every running node knows a leader of
-        each partition. Raises the error of the controller's refusal."""
+        """Create a topic over a connection, close that, and wait until every running node knows a leader for each
+        partition. Raises the controller's error if it refuses."""
         factor = -1 if replication_factor is None else replication_factor
         entries = tuple(ConfigEntry(key, value) for key, value in (config or {}).items())
         request = CreateTopicsRequest((NewTopic(name, partitions, factor, (), entries),))
