@@ -1,10 +1,9 @@
-"""Faults of a cluster: what a schedule may hold, and what deals it out.
+"""Faults of a cluster: the possible entries of a schedule, and their injection.
 
-A fault that lasts carries its own length and is undone by itself, so that a schedule stays whole when
-other faults are taken out of it. Targets are named by role: ``node:2``, ``leader:0`` and ``follower:0``
-of the topic's partition 0 (``last:0``: the last follower in the ISR's order; ``out:0``: a replica that is not
-in sync), ``controller``; who that is shows when the fault happens. ``leader:0>a`` lets later faults call
-whoever it was ``a``.
+A fault that lasts carries its own duration and undoes itself, so that a schedule stays valid when other faults are
+removed from it. Targets are named by role: ``node:2``, ``leader:0`` and ``follower:0`` of the topic's partition 0
+(``last:0``: the last follower in the ISR's order; ``out:0``: a replica that is not in sync), ``controller``; the node
+is determined when the fault happens. ``leader:0>a`` lets later faults refer to that node as ``a``.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ CRC_COVERS: Final = 21
 
 
 class FaultInjector:
-    """Deals a schedule out to a cluster. ``count`` tells what took effect."""
+    """Applies a schedule to a cluster. ``count`` holds the faults that took effect."""
 
     def __init__(self, cluster: SimulatedCluster, topic: str, note: Callable[[str], None]) -> None:
         self.count: Counter[str] = Counter()
@@ -50,7 +49,7 @@ class FaultInjector:
         self._waiting: list[Callable[[], bool]] = []
 
     async def deal(self, schedule: Sequence[Fault], began_s: float) -> None:
-        """Let everything in a schedule happen at its time; returns after the last fault began."""
+        """Inject every fault of a schedule at its time; return after the last fault began."""
         loop = self._cluster.loop
         for fault in schedule:
             if (wait := began_s + fault.at_s - loop.now) > 0:
@@ -65,20 +64,20 @@ class FaultInjector:
                 self._note(f"no effect: {fault}")
 
     async def over(self) -> None:
-        """Wait until what lasts is over."""
+        """Wait until all faults that last have ended."""
         while self._undo:
             undo, self._undo = self._undo, []
             await asyncio.gather(*undo)
 
     def act(self, fault: Fault) -> bool:
-        """Let a fault happen now; whether it had an effect."""
+        """Inject a fault now; return whether it had an effect."""
         act = self.acts.get(fault.kind) or getattr(self, "_" + fault.kind.replace("-", "_"), None)
         if act is None:
             raise ValueError(f"no such kind of fault: {fault.kind}")
         return bool(act(*fault.arguments))
 
     def later(self, seconds: float, action: Callable[[], object]) -> None:
-        """Do something after a while, before all is over."""
+        """Run an action after a while, before the run is over."""
 
         async def undo() -> None:
             await asyncio.sleep(seconds)
@@ -87,11 +86,11 @@ class FaultInjector:
         self.run(undo())
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Have something done before all is over."""
+        """Run a coroutine that must finish before the run is over."""
         self._undo.append(asyncio.get_running_loop().create_task(work))
 
     def resolve(self, target: str) -> NodeId | None:
-        """The node that a target means now, if it means any."""
+        """Return the node that a target refers to now, if any."""
         role, _, name = target.partition(">")
         node = self._names[role] if role in self._names else self._in_role(role)
         if name and node is not None:
@@ -129,7 +128,7 @@ class FaultInjector:
     # --- processes ----------------------------------------------------------------------------------
 
     def start(self, node: NodeId) -> None:
-        """Start a node that does not run."""
+        """Start a node that is down."""
         host = self._cluster.hosts[node]
         if not self._cluster.is_up(node) and host.starting is None:
             self._note(f"start {node}")
@@ -152,7 +151,7 @@ class FaultInjector:
         return self._ended(node, seconds)
 
     def _everyone(self) -> list[str]:
-        """Every node as a target."""
+        """Return every node as a target."""
         return [f"node:{number + 1}" for number in range(len(self._cluster.node_ids))]
 
     def _kill_two(self, a: str, b: str, seconds: float) -> bool:
@@ -171,7 +170,7 @@ class FaultInjector:
             return False
 
         def start() -> None:
-            # It may not have come to that call yet; then it goes on until it does, or is ended here.
+            # It may not have reached that call yet; then it runs until it does, or is killed here.
             if self._cluster.is_up(node):
                 self._cluster.kill(node)
             self.start(node)
@@ -186,7 +185,7 @@ class FaultInjector:
         return self._kill_in_disk_call(target, calls, seconds, what="rename", power_goes_too=True)
 
     def _power_loss_in_swap(self, target: str, calls: int, seconds: float) -> bool:
-        """Lose power at the n-th rename from the one that begins to put a cleaned copy in its originals' place."""
+        """Cut the power at the n-th rename, counted from the first that swaps a cleaned copy in for its originals."""
         copy = LOG_SUFFIX + CLEANED_SUFFIX
         return self._kill_in_disk_call(target, calls, seconds, what="rename", since=copy, power_goes_too=True)
 
@@ -212,7 +211,7 @@ class FaultInjector:
         return self._ended(node, seconds)
 
     def _bit_flip(self, target: str, where: int, seconds: float) -> bool:
-        """Flip a bit in what a killed process had not synced."""
+        """Flip a bit in the unsynced data of a killed process."""
         node = self.resolve(target)
         if node is None or not self._cluster.is_up(node):
             return False
@@ -246,7 +245,7 @@ class FaultInjector:
             return False
 
         async def stop() -> None:
-            if node in cluster.running:  # it may have died in this very instant
+            if node in cluster.running:  # it may have died at this very instant
                 await cluster.stop_node(node)
             await asyncio.sleep(seconds)
             self.start(node)
@@ -270,7 +269,7 @@ class FaultInjector:
         return bool(new)
 
     def _sides(self, side: str) -> list[str]:
-        """The members of a side: clients, the controllers, all other nodes except one, or a target."""
+        """Return the members of a side: clients, the controllers, all other nodes except one, or a target."""
         if side == CLIENTS:
             return self._cluster.client_names
         role, _, name = side.partition(":")
@@ -297,7 +296,7 @@ class FaultInjector:
         return self._cut_links([*((name, o) for o in others), *((o, name) for o in others)], seconds)
 
     def _ring(self, order: int, seconds: float) -> bool:
-        """Each node reaches its two neighbours only."""
+        """Cut links so that each node reaches its two neighbours only."""
         names = [f"node{node}" for node in self._cluster.node_ids]
         random.Random(order).shuffle(names)
         near = {(a, b) for a, b in zip(names, names[1:] + names[:1], strict=True)}
@@ -305,7 +304,7 @@ class FaultInjector:
         return self._cut_links(links, seconds)
 
     def _halves(self, order: int, seconds: float) -> bool:
-        """Two sides that cannot reach each other; clients reach both."""
+        """Cut the cluster into two sides that cannot reach each other; clients reach both."""
         names = [f"node{node}" for node in self._cluster.node_ids]
         rng = random.Random(order)
         rng.shuffle(names)
@@ -349,11 +348,11 @@ class FaultInjector:
         return True
 
     def _late_verdicts(self, share: float, late_s: float, seconds: float) -> bool:
-        """Let leaders wait for what a transaction's coordinator says about a partition."""
+        """Delay what a transaction's coordinator says to leaders about a partition."""
         return self._late_answers("AddPartitionsToTxnRequest", share, late_s, seconds)
 
     def _late_fetches(self, share: float, late_s: float, seconds: float) -> bool:
-        """Let followers wait for what leaders have for them."""
+        """Delay the fetch responses from leaders to followers."""
         return self._late_answers(StreamKind.REPLICA_FETCH.value, share, late_s, seconds)
 
     def _late_answers(self, what: str, share: float, late_s: float, seconds: float) -> bool:
@@ -363,7 +362,8 @@ class FaultInjector:
         return True
 
     def _garble_records(self, share: float, where: int, seconds: float) -> bool:
-        """Flip a bit in some of what leaders send to followers (memory, a network card): the CRC shows it."""
+        """Flip a bit in some of the data that leaders send to followers (memory, a network card): the CRC exposes
+        it."""
         fabric = self._cluster.fabric
         rng = random.Random(where)
 
@@ -383,8 +383,8 @@ class FaultInjector:
     # --- moments ------------------------------------------------------------------------------------
 
     def _at_isr_change(self, partition: int, what: str, within_s: float, *acts: str | float) -> None:
-        """When the leader next asks for another ISR (``join`` or ``leave``), do something to those involved:
-        ``l`` is the leader, ``j`` the replica that would join or leave, ``c`` the active controller."""
+        """When the leader next asks for another ISR (``join`` or ``leave``), act on those involved: ``l`` is the
+        leader, ``j`` the replica that would join or leave, ``c`` the active controller."""
 
         def involved() -> dict[str, NodeId | None]:
             found = self._asked_for(partition, what)
@@ -393,7 +393,7 @@ class FaultInjector:
         self.wait_for("at-isr-change", involved, within_s, acts)
 
     def _at_leader_change(self, partition: int, within_s: float, *acts: str | float) -> None:
-        """When the partition next has another leader, ``l``, do something to those involved."""
+        """When the partition next gets another leader, ``l``, act on those involved."""
         before = self._in_role(f"leader:{partition}")
 
         def involved() -> dict[str, NodeId | None]:
@@ -407,7 +407,7 @@ class FaultInjector:
     ) -> None:
         """Act as soon as the targets exist; checks before each message.
 
-        ``acts`` are kinds of fault, each with a target (two with ``+`` between them) and a length.
+        ``acts`` are kinds of fault, each with a target (two with ``+`` between them) and a duration.
         """
         until = self._cluster.loop.now + within_s
 
@@ -429,7 +429,7 @@ class FaultInjector:
         self._waiting.append(moment)
 
     def _asked_for(self, partition: int, what: str) -> tuple[NodeId, NodeId] | None:
-        """The leader that asks for another ISR, and the replica that would join or leave it."""
+        """Return the leader that asks for another ISR, and the replica that would join or leave it."""
         for node_id, node in self._cluster.nodes.items():
             if node.broker is None:
                 continue

@@ -1,4 +1,4 @@
-"""Makes schedules of faults from a seed: kinds by their weights, and plots in which one thing leads to another."""
+"""Makes schedules of faults from a seed: kinds by weight, and plots in which one fault leads to another."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tidelog.chaos.simulated.world.scenario import Fault
 
 CLIENTS: Final = "clients"
 TARGET: Final = "target-"
-"""Kinds that begin so befall the target of a link."""
+"""Kinds with this prefix affect the target of a link."""
 LENGTHS_S: Final = (0.05, 0.3, 1.0, 3.0, 8.0)
 CLOCK_JUMPS_MS: Final = (-3_600_000, -60_000, -500, 500, 60_000, 86_400_000)
 PLOTTED: Final = 0.7
-"""The share of schedules that have a plot, where the scenario knows any."""
+"""The share of schedules that have a plot, if the scenario has any."""
 
 
 class FaultMix:
@@ -37,14 +37,14 @@ class FaultMix:
         self._nodes = nodes
         self._partitions = partitions
         self._victim_only = frozenset(victim_only)
-        """Kinds that befall one and the same node in a run."""
+        """Kinds that affect one and the same node in a run."""
         self._plots = tuple(plots)
         """Names of :data:`~tidelog.chaos.simulated.faults.fault_plots.PLOTS`; every other schedule has some of one."""
         self._targets = tuple(targets)
         """Targets by role besides those that every cluster has."""
 
     def schedule(self, rng: random.Random, count: int, begin_s: float, end_s: float) -> tuple[Fault, ...]:
-        """``count`` faults between two times, in clusters: trouble seldom comes alone."""
+        """Return ``count`` faults between two times, in bursts: trouble seldom comes alone."""
         victim = rng.randrange(self._nodes) + 1
         plot = rng.choice(self._plots) if self._plots and rng.random() < PLOTTED else ""
         made: list[Fault] = []

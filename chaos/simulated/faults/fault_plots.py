@@ -1,9 +1,9 @@
-"""Plots: faults of which one prepares the ground for the next, as they come together in bad nights.
+"""Plots: sequences of faults in which one prepares the ground for the next, as in real incidents.
 
-Chance alone puts a leader and its follower apart in turns, or a controller to sleep in the very moment in
-which a replica is to join, once in thousands of runs. A plot is a handful of faults with times of their
-own; targets are named by role, and later faults call who it was by a name. It is part of a schedule like
-any other fault: each of its faults stays harmless when others are left out.
+Chance alone would rarely (once in thousands of runs) separate a leader and its follower in turns, or pause a controller
+at the very moment when a replica is to join. A plot is a handful of faults with times of their own; targets are named
+by role, and later faults refer to the same node by a name. It is part of a schedule like any other fault: each of its
+faults stays harmless when others are left out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Final
 from tidelog.chaos.simulated.world.scenario import Fault
 
 Act = tuple[float, str, tuple[str | int | float | bool, ...]]
-"""After how many seconds, kind, arguments."""
+"""Delay in seconds, kind, arguments."""
 Plot = Callable[[random.Random, int, str, int], list[Act]]
-"""Makes the faults of one go of a plot: of chance, a partition, a suffix for names, the node that loses data."""
+"""Makes the faults of one round of a plot, from: randomness, a partition, a suffix for names, the node that loses
+data."""
 
 STEPS: Final = (
     "InitProducerIdRequest",
@@ -41,18 +42,19 @@ SINK_STEPS: Final = (
     "WriteTxnMarkersRequest",
     "WriteTxnMarkersRequest",
 )
-"""Likewise of a sink's batch."""
+"""The same for a sink's batch."""
 DRIVER_POINTS: Final = ("planned", "logged", "begun", "written", "deciding", "deciding", "decided", "decided", "noted")
 """Where a driver of a streaming query may die, freeze or be stopped: before and after a batch's range is in its offset
-log, when tasks run, when all of them have told, amid the commit, when it is done, when that is in its commit log."""
+log, when tasks run, when all of them have reported, in the middle of the commit, when the commit is done, when it is in
+its commit log."""
 PAUSE_S: Final = (2.0, 6.0)
-"""Between two goes of a plot."""
+"""Pause between two rounds of a plot."""
 
 
 def plotted(
     name: str, rng: random.Random, begin_s: float, end_s: float, *, partitions: int, victim: int
 ) -> list[Fault]:
-    """Return two or three goes of a plot between two times."""
+    """Return two or three rounds of a plot between two times."""
     made: list[Fault] = []
     at = rng.uniform(begin_s + 1.0, begin_s + 6.0)
     for number in range(rng.choice((2, 3))):
@@ -66,7 +68,7 @@ def plotted(
 
 
 def kinds_of(name: str) -> frozenset[str]:
-    """The kinds of fault that a plot deals out."""
+    """Return the kinds of fault that a plot uses."""
     return frozenset(kind for seed in range(8) for _, kind, _ in PLOTS[name](random.Random(seed), 0, "", 1))
 
 
@@ -75,7 +77,7 @@ def _about(rng: random.Random, seconds: float, share: float = 0.15) -> float:
 
 
 def ping_pong(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """Two replicas lead in turns, each with a tail that the other has not got when it takes over."""
+    """Two replicas lead in turn, each with a tail that the other lacks when it takes over."""
     leader, follower = f"l{n}", f"f{n}"
     return [
         (0.0, "cut-one-way", (f"follower:{partition}>{follower}", f"leader:{partition}>{leader}", _about(rng, 1.7))),
@@ -85,7 +87,7 @@ def ping_pong(rng: random.Random, partition: int, n: str, victim: int) -> list[A
 
 
 def lone_leader(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A leader is left alone, and is away itself when the other comes back."""
+    """A leader is left alone, and is itself away when the other returns."""
     return [
         (0.0, rng.choice(("isolate", "pause")), (f"follower:{partition}", _about(rng, 2.2))),
         (_about(rng, 1.9), rng.choice(("kill", "isolate")), (f"leader:{partition}", _about(rng, 2.0))),
@@ -93,7 +95,7 @@ def lone_leader(rng: random.Random, partition: int, n: str, victim: int) -> list
 
 
 def late_changes(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """Requests come twice, the second time much later, while a follower leaves the ISR and joins it again."""
+    """Requests arrive twice, the second time much later, while a follower leaves the ISR and rejoins it."""
     made: list[Act] = [(0.0, "double-requests", (0.6, _about(rng, 7.0), 3.0))]
     at = 0.3
     for _ in range(3):
@@ -105,7 +107,7 @@ def late_changes(rng: random.Random, partition: int, n: str, victim: int) -> lis
 
 
 def late_incarnations(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A process's requests arrive again when its node runs anew, and once more."""
+    """A process's requests arrive again after its node restarted, and once more."""
     node = f"x{n}"
     first = rng.choice((f"node:{victim}", f"leader:{partition}", f"follower:{partition}"))
     return [
@@ -117,7 +119,7 @@ def late_incarnations(rng: random.Random, partition: int, n: str, victim: int) -
 
 
 def stuck_join(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """The controller falls asleep when a replica is to join, which is another process when it is awake."""
+    """The controller is paused when a replica is to join; by the time it resumes, the replica is another process."""
     acts = ("kill", "j", 0.05, "pause", "c", _about(rng, 2.5))
     return [
         (0.0, "kill", (f"follower:{partition}", _about(rng, 0.4))),
@@ -126,7 +128,7 @@ def stuck_join(rng: random.Random, partition: int, n: str, victim: int) -> list[
 
 
 def stuck_leave(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """The controller falls asleep when a replica is to leave; another one goes meanwhile."""
+    """The controller is paused when a replica is to leave; another replica leaves meanwhile."""
     leader, follower = f"l{n}", f"f{n}"
     acts = ("pause", "c", _about(rng, 2.5), "pause", f"last:{partition}", _about(rng, 1.2))
     return [
@@ -136,7 +138,7 @@ def stuck_leave(rng: random.Random, partition: int, n: str, victim: int) -> list
 
 
 def slow_join(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A replica stands still while the change that lets it join is under way."""
+    """A replica is paused while the change that lets it join is in progress."""
     acts = ("pause", "j", _about(rng, 0.6), "pause", "c", _about(rng, 0.35))
     return [
         (0.0, "kill", (f"follower:{partition}", _about(rng, 0.5))),
@@ -145,7 +147,7 @@ def slow_join(rng: random.Random, partition: int, n: str, victim: int) -> list[A
 
 
 def uneven(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A leader dies when one follower has what the other has not, and the two cannot talk."""
+    """A leader dies when one follower has records that the other lacks, and the two cannot talk."""
     leader, ahead, behind = f"l{n}", f"f{n}", f"g{n}"
     return [
         (0.0, "cut-one-way", (f"leader:{partition}>{leader}", f"last:{partition}>{behind}", _about(rng, 1.5))),
@@ -155,7 +157,7 @@ def uneven(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]
 
 
 def hush(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A new leader does not hear from its follower at first: what its predecessor committed it cannot know."""
+    """A new leader does not hear from its follower at first, so it cannot know what its predecessor committed."""
     acts = ("cut-one-way", f"last:{partition}+l", _about(rng, 1.2))
     return [
         (0.0, "at-leader-change", (partition, 4.0, *acts)),
@@ -164,7 +166,7 @@ def hush(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
 
 
 def flip(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """Leadership goes to a follower that lacks what the other one has, and comes back before much is written."""
+    """Leadership goes to a follower that lacks records of the other one, and returns before much is written."""
     leader, ahead, behind = f"l{n}", f"g{n}", f"f{n}"
     acts = ("cut-one-way", f"{ahead}+l", _about(rng, 1.5))
     return [
@@ -178,7 +180,7 @@ def flip(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
 
 
 def silent_pair(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A leader and its follower are cut off from the controllers; what the one sent the other is held meanwhile."""
+    """A leader and its follower are cut off from the controllers; messages from one to the other are held meanwhile."""
     leader, follower = f"l{n}", f"f{n}"
     at = _about(rng, 0.5)
     return [
@@ -189,7 +191,7 @@ def silent_pair(rng: random.Random, partition: int, n: str, victim: int) -> list
 
 
 def lost_tail(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """The node that loses data stops in good order, and later with its power, while others are away."""
+    """The node that loses data stops gracefully, and later loses power, while others are away."""
     made: list[Act] = []
     if rng.random() < 0.5:
         made.append((0.0, "stop", (f"node:{victim}", 0.05)))
@@ -211,7 +213,7 @@ def wiped_last(rng: random.Random, partition: int, n: str, victim: int) -> list[
 
 
 def dead_in_rebalance(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A group's coordinator dies, stops or is left alone in the midst of a rebalance."""
+    """A group's coordinator dies, is stopped or is isolated in the middle of a rebalance."""
     member = rng.randrange(8)
     change = rng.choice(
         (("join", ()), ("leave", (member, _about(rng, 3.0))), ("kill-member", (member, 0.05)), ("grow-topic", ()))
@@ -222,7 +224,7 @@ def dead_in_rebalance(rng: random.Random, partition: int, n: str, victim: int) -
 
 
 def coordinators_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A group's coordinator dies, and the next one when it has just loaded, or while it does."""
+    """A group's coordinator dies, and the next one when it has just loaded, or while it loads."""
     after = rng.choice((0.4, 0.7, 1.0, 1.5))
     return [
         (0.0, rng.choice(("kill", "isolate", "pause")), ("coordinator", _about(rng, 2.5))),
@@ -232,14 +234,14 @@ def coordinators_in_turns(rng: random.Random, partition: int, n: str, victim: in
 
 
 def zombie(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A member stands still for longer than its session, and goes on when others have its partitions."""
+    """A member is paused for longer than its session, and resumes when others have its partitions."""
     member, other = rng.sample(range(8), 2)
     change = rng.choice((("join", ()), ("kill-member", (other, 0.05)), ("leave", (other, _about(rng, 2.0)))))
     return [(0.0, "pause-member", (member, _about(rng, 5.0))), (_about(rng, 1.0), *change)]
 
 
 def unheard_coordinator(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A group's coordinator writes what its followers do not get, and is then no longer it."""
+    """A group's coordinator writes what its followers do not get, and is then replaced."""
     name = f"c{n}"
     return [
         (0.0, "cut", (f"coordinator>{name}", f"others:{name}", _about(rng, 2.5))),
@@ -249,21 +251,22 @@ def unheard_coordinator(rng: random.Random, partition: int, n: str, victim: int)
 
 
 def uneven_coordinators(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A group's coordinator dies when one follower has what the other has not; the one that follows it cannot tell
-    the other, and is alone with clients as soon as it serves."""
+    """A group's coordinator dies when one follower has records that the other lacks; its successor cannot reach the
+    other, and is alone with clients as soon as it serves."""
     first, second, last = f"c{n}", f"d{n}", f"e{n}"
     return [
         (0.0, "cut-one-way", (f"coordinator>{first}", f"coordinator-last>{last}", _about(rng, 2.2, 0.05))),
         (0.01, "cut", (f"coordinator-next>{second}", last, _about(rng, 4.2, 0.05))),
         (1.3, "at-coordinator-loaded", (4.0, "isolate", "n", _about(rng, 2.0))),
-        # It comes back soon, as a voter: two controllers that are cut off from each other elect nobody.
+        # It returns soon, as a voter: two controllers that are cut off from each other elect nobody.
         (_about(rng, 1.6, 0.1), "kill", (first, _about(rng, 0.3))),
     ]
 
 
 def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """As a commit is asked for, no other node reaches the coordinator any more, though it reaches them, and the request
-    is held up until no fetch waits there; then it decides and dies, and so does the producer, who would ask again."""
+    """When a commit is requested, the coordinator still reaches the other nodes, but none reaches it, and the request
+    is held until no fetch waits there; then the coordinator decides and dies, and so does the producer, which would
+    retry."""
     number = rng.randrange(3)
     seconds = rng.choice((0.02, 0.08, 0.3))
     held = 0.7
@@ -272,8 +275,8 @@ def unheard_decision(rng: random.Random, partition: int, n: str, victim: int) ->
 
 
 def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """Who has just been asked for a step of a transaction dies, stops, stands still or is cut off, a few messages
-    later: another one coordinates, or leads, from any point in it. Or a producer does, or both."""
+    """The node that has just been asked for a step of a transaction dies, is stopped, paused or cut off, a few messages
+    later: another one coordinates, or leads, from any point in the step. Or this happens to a producer, or to both."""
     step, messages = rng.choice(STEPS), rng.choice((0, 1, 2, 4, 8, 16, 40))
     end = rng.choice(("kill", "kill", "stop", "pause", "isolate", "kill-both", "kill-producer", "kill-producer"))
     number = rng.choice((3, 4)) if "Offset" in step else rng.randrange(3)
@@ -285,7 +288,7 @@ def between_two_steps(rng: random.Random, partition: int, n: str, victim: int) -
 
 
 def between_sink_steps(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """The same of the steps of a sink; or its driver, or one of its tasks, dies."""
+    """The same for the steps of a sink; or its driver, or one of its tasks, dies."""
     step, messages = rng.choice(SINK_STEPS), rng.choice((0, 1, 2, 4, 8, 16, 40))
     end = rng.choice(("kill", "kill", "stop", "pause", "isolate", "kill-producer", "pause-producer"))
     target: str | int = rng.randrange(4) if end == "kill-producer" else "u"
@@ -296,22 +299,23 @@ def between_sink_steps(rng: random.Random, partition: int, n: str, victim: int) 
 
 
 def unheard_batch(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """As a batch is to be decided, the coordinator is cut off from all other nodes, not from clients; then it dies."""
+    """When a batch is to be decided, the coordinator is cut off from all other nodes, not from clients; then it
+    dies."""
     acts = ("cut", "others:u+u", 1.5, "kill-later", "u", rng.choice((0.05, 0.2, 0.6)))
     return [(0.0, "at-commit", (rng.randrange(2), 8.0, *acts))]
 
 
 def driver_at_point(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A query's driver dies at a certain point of a batch, is stopped there, or freezes and goes on when another has
-    begun."""
+    """A query's driver dies at a certain point of a batch, is stopped there, or freezes and resumes when another has
+    started."""
     what = rng.choice(("driver-dies-at", "driver-dies-at", "driver-freezes-at", "driver-stops-at"))
     seconds = _about(rng, rng.choice((0.5, 2.0, 5.0) if what == "driver-freezes-at" else (0.05, 0.5)))
     return [(0.0, what, (rng.randrange(2), rng.choice(DRIVER_POINTS), seconds))]
 
 
 def deposed_source(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A leader of what queries read is cut off from the others, not from clients, and does not know that it is
-    replaced; drivers begin anew meanwhile, and may hear from it first where the log ends."""
+    """A leader of a topic that queries read is cut off from the others, not from clients, and does not know that it was
+    replaced; drivers restart meanwhile, and may get the log end from it first."""
     return [
         (0.0, "isolate", ("source", _about(rng, 9.0))),
         *((_about(rng, at), "driver-dies-at", (rng.randrange(2), "noted", 0.1)) for at in (3.0, 4.2, 5.5)),
@@ -319,7 +323,7 @@ def deposed_source(rng: random.Random, partition: int, n: str, victim: int) -> l
 
 
 def late_loser(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """Attempts at tasks freeze one after the other, until others have done their work and its batch is decided."""
+    """Task attempts freeze one after the other, until others have done their work and its batch is decided."""
     return [
         (_about(rng, at), "pause-producer", (rng.choice((1, 3, 5, 7)), _about(rng, rng.choice((2.0, 5.0)))))
         for at in (0.0, 0.6, 1.2)
@@ -327,7 +331,7 @@ def late_loser(rng: random.Random, partition: int, n: str, victim: int) -> list[
 
 
 def hasty_promotion(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A link is promoted while its target's leaders take records that their followers get late."""
+    """A link is promoted while its target's leaders accept records that their followers get late."""
     return [
         (0.0, "late-fetches", (1.0, 0.9, _about(rng, 2.5))),
         (rng.choice((0.5, 1.0, 1.5)), "promote-link", ()),
@@ -335,7 +339,7 @@ def hasty_promotion(rng: random.Random, partition: int, n: str, victim: int) -> 
 
 
 def unheard_promotion(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A link is promoted while one of the target's leaders hears nothing of it."""
+    """A link is promoted while one of the target's leaders receives no word of it."""
     return [
         (0.0, "target-cut-one-way", ("controller", f"leader:{partition}", _about(rng, 1.6))),
         (rng.choice((0.05, 0.2, 0.4)), "promote-link", ()),
@@ -348,13 +352,13 @@ def deposed_target(rng: random.Random, partition: int, n: str, victim: int) -> l
 
 
 def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """The copier from inputs to outputs freezes in the middle of its work, until another one has taken its place."""
+    """The copier from inputs to outputs freezes in the middle of its work, until another one has taken over."""
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
 
 
 def deposed_is_asked(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """A leader of inputs is cut off from the others, not from clients, and does not know that it is replaced; who
-    copies inputs begins anew meanwhile, and hears from it first if chance has it so."""
+    """A leader of inputs is cut off from the others, not from clients, and does not know that it was replaced; the
+    copiers of inputs restart meanwhile, and by chance ask this leader first."""
     return [
         (0.0, "isolate", (f"leader:{partition}", _about(rng, 9.0))),
         *((_about(rng, at), "second-producer", (rng.choice((3, 4)), 0.1)) for at in (2.5, 3.7, 5.0, 6.3)),
@@ -362,7 +366,7 @@ def deposed_is_asked(rng: random.Random, partition: int, n: str, victim: int) ->
 
 
 def leaders_in_turns(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
-    """The leaders of partitions with open transactions go and come back, one after the other."""
+    """The leaders of partitions with open transactions leave and return, one after the other."""
     made: list[Act] = []
     at = 0.0
     for number in range(3):

@@ -1,1 +1,1 @@
-"""Nodes of release 0.1 beside present ones in one simulated world."""
+"""Nodes of release 0.1 beside current ones in one simulated world."""

@@ -1,7 +1,7 @@
-"""A node of release 0.1 in the simulated world: on the disk, the clock and the network of the present one.
+"""A node of release 0.1 in the simulated world: on the disk, clock and network of the current release.
 
-Its messages become bytes by its own code and objects by the present one, as between two processes. No judge looks into
-it.
+Its own code encodes its messages to bytes, and the current code decodes them, as between two processes. No judge looks
+into it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CALL_MODULES: Final = (
 
 
 class FormerNode:
-    """Made, started and ended as :class:`~tidelog.broker.node.node.Node` is."""
+    """A node of release 0.1; made, started and ended like :class:`~tidelog.broker.node.node.Node`."""
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class FormerNode:
 
     @property
     def serves(self) -> bool:
-        """Whether the controllers let its broker serve."""
+        """Return whether the controllers let its broker serve."""
         return getattr(self._node.standing, "value", None) == "running"
 
     @property
     def metadata_offset(self) -> int:
-        """The last entry of the metadata log that it has heard of as committed."""
+        """Return the offset of the last metadata entry that it knows to be committed."""
         return int(self._node.view.image.offset)
 
     async def start(self) -> None:
-        """Raises :class:`NodeRefused` or ``OSError``."""
+        """Start the node. Raises :class:`NodeRefused` or ``OSError``."""
         try:
             await self._node.start()
         except self._refused as refused:
@@ -148,7 +148,7 @@ class _Network:
 
 
 class _Raised:
-    """Makes present trouble with a connection the same of release 0.1."""
+    """Converts connection errors of the current release to those of release 0.1."""
 
     def __enter__(self) -> None:
         pass

@@ -1,7 +1,8 @@
-"""Release 0.1 in the process of the present one: its modules come from its wheel, under a name of their own.
+"""Release 0.1 in the process of the current release: its modules come from its wheel, under a package name of their
+own.
 
-Nothing is rewritten but imports, and the pool that protobuf keeps contracts in: both releases have contracts of the
-same names.
+Only its imports are rewritten, and the pool in which protobuf registers contracts: both releases have contracts with
+the same names.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ _OWN_POOL: Final = f"__import__('{__name__}', fromlist=['contracts']).contracts(
 
 
 def module(name: str) -> Any:
-    """A module of release 0.1, such as ``broker.node``. Raises ``FileNotFoundError`` without the wheel."""
+    """Return a module of release 0.1, such as ``broker.node``. Raises ``FileNotFoundError`` without the wheel."""
     _install()
     return importlib.import_module(f"{PACKAGE}.{name}")
 
 
 @cache
 def contracts() -> Any:
-    """Where release 0.1 keeps its contracts."""
+    """Return the module in which release 0.1 keeps its contracts."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
     return DescriptorPool()

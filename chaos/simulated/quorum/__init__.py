@@ -1,1 +1,1 @@
-"""The simulation of controllers alone."""
+"""The simulation of the controllers alone."""

@@ -1,9 +1,9 @@
-"""The kinds of fault that a schedule of the quorum's scenario can name, and what each does to a world.
+"""The kinds of fault that a schedule of the quorum's scenario can name, and the effect of each on a world.
 
-Targets are named by role and number: ``leader 2`` is the leader at that moment, or voter number 2 if
-nobody does; ``follower 1`` one of those that do not lead; ``any 0`` a voter, whatever it is; ``minority 0``
-one of a few voters that are chosen once, none of them the leader of that moment. Most faults end by
-themselves after the seconds they name, so that a schedule of which a part is left out is one too.
+Targets are named by role and number: ``leader 2`` is the leader at that moment, or voter number 2 without a leader;
+``follower 1`` one of those that do not lead; ``any 0`` a voter in any role; ``minority 0`` one of a few voters that are
+chosen once, none of them the leader at that moment. Most faults end by themselves after the seconds they name, so that
+any part of a schedule is a schedule too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidelog.chaos.simulated.world.scenario import Fault
 from tidelog.model.ids import NodeId
 
 OPERATIONS: Final = frozenset({"propose", "propose-late", "compact"})
-"""The parts of a schedule besides faults."""
+"""The entries of a schedule besides faults."""
 _RECORD_MAGIC: Final = 0x544C514A.to_bytes(4, "little")
 _SEAL_BODY: Final = 9
 _STILL_S: Final = 2.2
-"""A journal to which nothing was added for so long is sealed (it is done every second)."""
+"""A journal is sealed (checked every second) after this long without an append."""
 
 
 class QuorumTrouble:
-    """Executes a schedule on a world, and counts what took effect."""
+    """Executes a schedule on a world, and counts the faults that took effect."""
 
     def __init__(self, world: QuorumWorld, payload_bytes: tuple[int, ...]) -> None:
         self.world = world
@@ -39,11 +39,11 @@ class QuorumTrouble:
         """Bursts of proposals that found no leader."""
         self._minority: tuple[NodeId, ...] = ()
         self._coups: list[tuple[float, str, float]] = []
-        """The faults that await the next elected leaders."""
+        """The faults that wait for the next elected leaders."""
         self._coups_at_change: list[tuple[str, float]] = []
-        """The faults that await the next leaders that change the voters."""
+        """The faults that wait for the next leaders that change the voters."""
         self._returns: dict[NodeId, tuple[float, float]] = {}
-        """Voter that will end by itself → when it starts again, and when its machine ends after that."""
+        """Voter that will end by itself → when it restarts, and when its machine fails after that."""
         self._acts: dict[str, Callable[..., bool]] = {
             "propose": self.propose,
             "propose-late": self.propose_late,
@@ -78,14 +78,14 @@ class QuorumTrouble:
         world.on_down = self._down
 
     def act(self, fault: Fault) -> None:
-        """Do what a fault says, now."""
+        """Execute a fault now."""
         if self._acts[fault.kind](*fault.arguments) and fault.kind not in OPERATIONS:
             self.faults[fault.kind] += 1
 
     # --- targets -----------------------------------------------------------------------------------
 
     def target(self, role: str, number: int) -> NodeId:
-        """Return the voter that a role and a number stand for now."""
+        """Return the voter that a role and a number refer to now."""
         world = self.world
         leader = world.leader
         if role == "leader" and leader is not None:
@@ -114,7 +114,7 @@ class QuorumTrouble:
     # --- operations --------------------------------------------------------------------------------
 
     def propose(self, count: int, size: int) -> bool:
-        """Propose at the leader; at the next one if there is none."""
+        """Propose at the leader; if there is none, at the next one."""
         leader = self.world.leader
         if leader is None:
             self._waiting.append((count, size))
@@ -128,7 +128,7 @@ class QuorumTrouble:
             self.world.later(self.world.rng.uniform(0.0, 0.002), self._propose_waiting, node, burst)
 
     def propose_waiting(self, node: NodeId) -> None:
-        """Propose what found no leader so far."""
+        """Make the proposals that found no leader so far."""
         waiting, self._waiting = self._waiting, []
         for burst in waiting:
             self._burst(node, *burst)
@@ -154,7 +154,7 @@ class QuorumTrouble:
         return b"%d-" % self.proposed + padding
 
     def propose_late(self, number: int) -> bool:
-        """A command that was decided under an earlier epoch of a voter's reaches its engine only now."""
+        """Deliver a command to a voter's engine only now, though it was decided under an earlier epoch."""
         for role in ("leader", "any"):
             voter = self.world.voters[self.target(role, number)]
             earlier = [epoch for epoch in voter.epochs if epoch != voter.leading]
@@ -164,7 +164,7 @@ class QuorumTrouble:
         return False
 
     def compact(self, role: str, number: int) -> bool:
-        """A voter writes a snapshot."""
+        """Let a voter write a snapshot."""
         self.world.compact(self.target(role, number))
         return True
 
@@ -172,17 +172,17 @@ class QuorumTrouble:
 
     def _restart_later(self, node: NodeId, seconds: float) -> None:
         self.world.later(seconds, self._restart, node)
-        self.world.later(seconds + 0.3, self._restart, node)  # if the first start did not come to its end
+        self.world.later(seconds + 0.3, self._restart, node)  # if the first start did not complete
 
     def _restart(self, node: NodeId, _: None) -> None:
         self.world.start(node)
 
     def kill(self, role: str, number: int, burst: int, down_s: float) -> bool:
-        """A process ends, perhaps with proposals that nobody else has; it starts again after a while."""
+        """End a process, perhaps with proposals that no other voter has; it restarts after a while."""
         return self._end(role, number, burst, down_s, power_loss=False)
 
     def power_loss(self, role: str, number: int, burst: int, down_s: float) -> bool:
-        """A machine ends, and what was not synced is lost in whole or in part."""
+        """Cut a machine's power: unsynced data is lost in whole or in part."""
         return self._end(role, number, burst, down_s, power_loss=True)
 
     def _end(self, role: str, number: int, burst: int, down_s: float, *, power_loss: bool) -> bool:
@@ -196,7 +196,7 @@ class QuorumTrouble:
         return True
 
     def wipe(self, role: str, number: int, down_s: float) -> bool:
-        """A voter's directory is lost: it comes back on an empty one, with leave to join."""
+        """Lose a voter's directory: it returns on an empty one, with permission to join."""
         node = self.target(role, number)
         if not self.world.wipe(node):
             return False
@@ -204,7 +204,7 @@ class QuorumTrouble:
         return True
 
     def lose_new_leader(self, after_s: float, how: str, seconds: float) -> bool:
-        """The next voter that is elected is lost right after: ``kill``, ``isolate`` or ``pause``."""
+        """Lose the next elected voter right after its election: ``kill``, ``isolate`` or ``pause``."""
         self._coups.append((after_s, how, seconds))
         return False  # counted when it happens
 
@@ -214,8 +214,7 @@ class QuorumTrouble:
             self.world.later(after_s, self._lose, node, (how, seconds))
 
     def lose_leader_of_change(self, how: str, seconds: float) -> bool:
-        """The next leader that changes the voters is lost before anybody hears of the change: ``kill`` or
-        ``isolate``."""
+        """Lose the next leader that changes the voters before anybody learns of the change: ``kill`` or ``isolate``."""
         self._coups_at_change.append((how, seconds))
         return False  # counted when it happens
 
@@ -243,11 +242,11 @@ class QuorumTrouble:
                 self.pause("any", number, seconds)
 
     def kill_all(self, down_s: float, apart_s: float) -> bool:
-        """All processes end at once; they start again one after the other."""
+        """End all processes simultaneously; they restart one after the other."""
         return self._end_all(down_s, apart_s, power_loss=False)
 
     def power_loss_all(self, down_s: float, apart_s: float) -> bool:
-        """All machines end at once."""
+        """Cut the power of all machines simultaneously."""
         return self._end_all(down_s, apart_s, power_loss=True)
 
     def _end_all(self, down_s: float, apart_s: float, *, power_loss: bool) -> bool:
@@ -261,9 +260,9 @@ class QuorumTrouble:
     def crash_in_disk_call(
         self, role: str, number: int, kind: str, calls: int, power_loss: bool, down_s: float, again_s: float
     ) -> bool:
-        """A process, or its machine, ends in the midst of its n-th disk call (of a kind) from now.
+        """End a process, or its machine, in the middle of its n-th disk call (of a kind) from now.
 
-        ``again_s``, if not 0: so long after it started again the machine ends.
+        ``again_s``, if not 0: how long after the restart the machine fails.
         """
         voter = self._running(role, number)
         if voter is None:
@@ -283,7 +282,7 @@ class QuorumTrouble:
         down_s: float,
         again_s: float,
     ) -> bool:
-        """A voter that was cut off ends in the midst of a disk call as it catches up with the others."""
+        """End a voter in the middle of a disk call while it catches up after being cut off."""
         voter = self._running(role, number)
         if voter is None or len(self.world.ids) == 1:
             return False
@@ -305,7 +304,7 @@ class QuorumTrouble:
         self.world.kill(node, power_loss=True)
 
     def pause(self, role: str, number: int, seconds: float) -> bool:
-        """A process is held up."""
+        """Pause a process."""
         voter = self._running(role, number)
         if voter is None:
             return False
@@ -313,7 +312,7 @@ class QuorumTrouble:
         return True
 
     def clock_jump(self, role: str, number: int, seconds: float) -> bool:
-        """A voter's clock jumps ahead."""
+        """Let a voter's clock jump ahead."""
         voter = self._running(role, number)
         if voter is None:
             return False
@@ -327,7 +326,7 @@ class QuorumTrouble:
             self.world.later(seconds, self.world.resume, a, b)
 
     def stall(self, role: str, number: int, outwards: bool, other: int, seconds: float) -> bool:
-        """One direction between two voters is held; nobody notices."""
+        """Hold one direction between two voters; neither notices."""
         node = self.target(role, number)
         peer = self._other(node, other)
         if peer is None:
@@ -338,7 +337,7 @@ class QuorumTrouble:
         return True
 
     def disconnect(self, role: str, number: int, other: int, seconds: float) -> bool:
-        """The streams between two voters break, and stay broken for a while (0: they come back at once)."""
+        """Break the streams between two voters for a while (0: they reconnect immediately)."""
         node = self.target(role, number)
         peer = self._other(node, other)
         if peer is None:
@@ -348,8 +347,8 @@ class QuorumTrouble:
         return True
 
     def disconnect_in_burst(self, other: int, count: int, apart_s: float, after_s: float, seconds: float) -> bool:
-        """While many proposals are on their way, the streams between the leader and another voter break, and those
-        to the rest are held for a while."""
+        """While many proposals are in flight, break the streams between the leader and another voter, and hold those to
+        the rest for a while."""
         leader = self.world.leader
         peer = None if leader is None else self._other(leader, other)
         if leader is None or peer is None:
@@ -365,8 +364,8 @@ class QuorumTrouble:
         return True
 
     def miss_commit(self, other: int, count: int, apart_s: float) -> bool:
-        """A follower gets entries and does not hear that they are committed; when it is heard again, the leader has
-        a snapshot in the midst of them and sends that."""
+        """Let a follower receive entries but not learn that they are committed; when it is reachable again, the leader
+        has a snapshot that covers some of them, and sends it."""
         world = self.world
         leader = world.leader
         peer = None if leader is None else self._other(leader, other)
@@ -377,7 +376,7 @@ class QuorumTrouble:
             if node != leader:
                 world.stall(node, leader)  # nothing is committed for now
                 if node != peer:
-                    world.later(apart_s, world.stall, leader, node)  # and what comes then, only one follower has
+                    world.later(apart_s, world.stall, leader, node)  # and what follows, only one follower has
                     self._resume_later(4 * apart_s, (node, leader))
                     self._resume_later(9 * apart_s, (leader, node))
         world.later(apart_s, self._propose_waiting, leader, (2, other))
@@ -389,7 +388,7 @@ class QuorumTrouble:
         return True
 
     def isolate(self, role: str, number: int, silent: bool, burst: int, seconds: float) -> bool:
-        """A voter is cut off from all others, perhaps with proposals that nobody else hears of."""
+        """Cut a voter off from all others, perhaps with proposals that nobody else receives."""
         node = self.target(role, number)
         if len(self.world.ids) == 1:
             return False
@@ -402,7 +401,7 @@ class QuorumTrouble:
         return True
 
     def partition(self, shape: str, number: int, silent: bool, seconds: float) -> bool:
-        """Links between voters are cut so that what is left has a shape: ``ring``, ``star``, ``halves``, ``chain``."""
+        """Cut links between voters so that the rest has a shape: ``ring``, ``star``, ``halves``, ``chain``."""
         world = self.world
         ids = world.ids
         if len(ids) < 3:
@@ -422,12 +421,11 @@ class QuorumTrouble:
         return True
 
     def delay(self, role: str, number: int, other: int, delay_s: float, seconds: float) -> bool:
-        """Both directions between two voters take long."""
+        """Delay both directions between two voters."""
         return self._spoil(role, number, other, seconds, delay_s, doubled=False)
 
     def duplicate(self, role: str, number: int, other: int, seconds: float) -> bool:
-        """Messages between two voters arrive twice, the second time somewhat later. Role ``all``: on all
-        links."""
+        """Deliver messages between two voters twice, the second time somewhat later. Role ``all``: on all links."""
         if role == "all":
             for stream in self.world.streams.values():
                 stream.doubled = True
@@ -453,7 +451,7 @@ class QuorumTrouble:
     # --- disks -------------------------------------------------------------------------------------
 
     def slow_disk(self, role: str, number: int, upto_s: float, seconds: float) -> bool:
-        """Syncs of a voter take up to so long."""
+        """Let syncs of a voter take up to this long."""
         voter = self._running(role, number)
         if voter is None:
             return False
@@ -466,11 +464,12 @@ class QuorumTrouble:
         voter.slow_s = 0.0
 
     def fsync_fails(self, role: str, number: int, power_loss: bool, down_s: float, again_s: float) -> bool:
-        """The next sync of a voter fails: it stops. ``power_loss``: its machine is lost then; ``again_s``: or later."""
+        """Let the next sync of a voter fail: it stops. ``power_loss``: its machine fails then; ``again_s``: or
+        later."""
         return self._fail(role, number, "fdatasync", errno.EIO, (down_s, again_s), power_loss=power_loss)
 
     def disk_full(self, role: str, number: int, down_s: float) -> bool:
-        """The next write of a voter fails: it stops."""
+        """Let the next write of a voter fail: it stops."""
         return self._fail(role, number, "pwritev", errno.ENOSPC, (down_s, 0.0), power_loss=False)
 
     def _fail(
@@ -486,10 +485,10 @@ class QuorumTrouble:
         return True
 
     def bit_flip(self, role: str, number: int, snapshot: bool, where: float, bit: int, down_s: float) -> bool:
-        """A voter ends, and a bit of its journal or snapshot changes while it is down: it must not start so.
+        """Stop a voter, and flip a bit of its journal or snapshot while it is down: it must refuse to start.
 
-        Damage to the last record of a journal that nothing was behind yet cannot be told from a write that
-        was torn; no voter can promise to see it, so that part is left alone.
+        Damage to the last record of a journal, with nothing behind it yet, looks the same as a torn write; no voter can
+        promise to detect it, so that part is left alone.
         """
         voter = self._running(role, number)
         if voter is None:
@@ -511,7 +510,7 @@ class QuorumTrouble:
 
 
 def _joined(shape: str, a: int, b: int, size: int) -> bool:
-    """Whether two places are still joined when a partition has that shape."""
+    """Return whether two nodes stay connected under a partition of that shape."""
     apart = abs(a - b)
     match shape:
         case "ring":
@@ -527,7 +526,7 @@ def _joined(shape: str, a: int, b: int, size: int) -> bool:
 
 
 def _sealed_bytes(content: bytes, node: NodeId, still_s: float) -> int:
-    """Return how much of a journal is followed by something valid, so that damage in it must be seen."""
+    """Return how much of a journal is followed by valid data, so that the voter must detect damage in it."""
     last = end = 0
     while content[end : end + 4] == _RECORD_MAGIC and end + 12 <= len(content):
         size = int.from_bytes(content[end + 4 : end + 8], "little")

@@ -1,7 +1,7 @@
-"""Voters, the streams between them, and the agenda of what happens when.
+"""Voters, the streams between them, and the agenda of future events.
 
-A stream is one direction between two voters. It is ordered, it breaks with what is under way, or stalls with
-nobody noticing; each end hears of its end for itself, and a new one begins after that. Two voters have two.
+A stream is one direction between two voters, so two voters have two. It is ordered, and either breaks, with messages in
+transit, or stalls unnoticed. Each side learns of a break separately; a new stream begins after that.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ Messages = tuple[rm.RaftMessage, ...]
 
 @dataclass(slots=True, eq=False)
 class Voter:
-    """One voter: what outlives its process, and its process while it runs."""
+    """One voter: what outlives its process, and the process while it runs."""
 
     node_id: NodeId
     files: MemoryFiles
     rate: float = 1.0
-    """Seconds of its clock for each of the world's."""
+    """Seconds of its clock per second of the world."""
     clock_offset: float = 0.0
     engine: RaftEngine | None = None
     process: int = 0
-    """Counts its processes."""
+    """Number of the current process."""
     leading: int = 0
-    """The epoch under which its user believes that it leads; 0 for none."""
+    """The epoch in which its user believes that it leads; 0 for none."""
     epochs: list[int] = field(default_factory=list)
     due: float = 0.0
     busy_until: float = 0.0
     inbox: list[ev.EngineInput] = field(default_factory=list)
     slow_s: float = 0.0
-    """A sync takes up to so long."""
+    """A sync takes up to this long."""
     synced_at: float = 0.0
     tickets: dict[int, bytes] = field(default_factory=dict)
     started: bool = False
     compacted: int = 1
     power_fails_with_it: bool = False
-    """A crash in a disk call is one of the machine."""
+    """A crash in a disk call takes the machine down too."""
     disk_fails: bool = False
     """Its disk was made to fail: the voter may stop."""
     may_join: bool = False
-    """It was started with leave to join on an empty directory."""
+    """It was started on an empty directory, with permission to join."""
     flipped: tuple[str, int, int] | None = None
     """A damaged file that must be refused: path, position, mask."""
 
@@ -67,7 +67,7 @@ class Stream:
     source: Voter
     target: Voter
     directory_id: DirectoryId = UNASSIGNED_DIRECTORY
-    """The directory of the source's process, as it said when the stream was opened."""
+    """The directory of the source's process, as announced when the stream was opened."""
     up: bool = False
     stalled: bool = False
     blocked: bool = False
@@ -78,7 +78,7 @@ class Stream:
     """Everything on it arrives a second time, somewhat later."""
     incarnation: int = 0
     end_heard_at: float = 0.0
-    """When both ends have heard that it broke."""
+    """When both ends will have learned of the break."""
     frames: deque[tuple[float, Messages]] = field(default_factory=deque)
 
 
@@ -106,7 +106,7 @@ class LinkedVoters(abc.ABC):
     # --- time ----------------------------------------------------------------------------------------
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Let virtual time pass until a condition holds; returns whether it came to hold."""
+        """Let virtual time pass until a condition holds; return whether it did."""
         end = self.now + seconds
         agenda = self._agenda
         if until is not None and until():
@@ -122,7 +122,7 @@ class LinkedVoters(abc.ABC):
         return until is not None and until()
 
     def later(self, seconds: float, action: Callable[..., None], one: Any = None, other: Any = None) -> None:
-        """Have an action called with the two values after a while."""
+        """Schedule a call of an action with the two values after a while."""
         self._agenda_count += 1
         heapq.heappush(self._agenda, (self.now + seconds, self._agenda_count, action, one, other))
 
@@ -133,11 +133,11 @@ class LinkedVoters(abc.ABC):
     # --- acting on streams -----------------------------------------------------------------------------
 
     def stall(self, a: NodeId, b: NodeId) -> None:
-        """Hold what ``a`` sends to ``b``; nobody notices."""
+        """Hold messages from ``a`` to ``b``; neither notices."""
         self.streams[a, b].stalled = True
 
     def resume(self, a: NodeId, b: NodeId) -> None:
-        """Let a stalled or blocked direction flow again: what was held arrives one by one."""
+        """Let a stalled or blocked direction flow again: held messages arrive one by one."""
         stream = self.streams[a, b]
         if stream.stalled:
             stream.stalled = False
@@ -153,7 +153,7 @@ class LinkedVoters(abc.ABC):
             self._reconnect_later(stream)
 
     def disconnect(self, a: NodeId, b: NodeId, *, block: bool = False) -> None:
-        """Break both streams between two voters; what is under way may be lost. ``block``: until resumed."""
+        """Break both streams between two voters; messages in transit may be lost. ``block``: until resumed."""
         for one, other in ((a, b), (b, a)):
             stream = self.streams[one, other]
             stream.blocked |= block
@@ -188,7 +188,7 @@ class LinkedVoters(abc.ABC):
             return
         stream.up = True
         stream.incarnation += 1
-        stream.frames.clear()  # what the old stream had left is not heard any more
+        stream.frames.clear()  # messages left on the old stream are ignored from now on
         self.events["connect"] += 1
         target = stream.target.engine
         stream.directory_id = stream.source.engine.journal.directory_id
@@ -203,7 +203,7 @@ class LinkedVoters(abc.ABC):
         gone_at = self.now + self.rng.uniform(0.0, 0.002)
         if target_gone or stream.stalled or self.rng.random() < 0.5:
             stream.frames.clear()
-        elif stream.frames:  # on their way already: they arrive before the end of the stream does
+        elif stream.frames:  # in transit already: they arrive before the end of the stream does
             gone_at = max(gone_at, stream.frames[-1][0])
         down_at = self.now + self.rng.uniform(0.0, 0.002)
         stream.end_heard_at = max(gone_at, down_at)
@@ -225,7 +225,7 @@ class LinkedVoters(abc.ABC):
             self._at(max(self.now, stream.frames[0][0]), self._arrive, stream, None)
 
     def _arrive(self, stream: Stream, _: None) -> None:
-        """Deliver a frame, or a few that came together, as one step takes them."""
+        """Deliver a frame, or a few that arrived together, as one step takes them."""
         stream.scheduled = False
         frames = stream.frames
         if stream.stalled or not frames:

@@ -1,7 +1,7 @@
 """The quorum alone: proposals and every kind of fault, over real engines in virtual time.
 
-A seed belongs to one of the :data:`PROFILES`, which says how many voters there are and what may befall
-them; so each kind of trouble gets runs in which it is frequent, and runs in which it is mixed with others.
+A seed belongs to one of the :data:`PROFILES`, which gives the number of voters and the possible faults; so each kind of
+trouble has runs in which it is frequent, and runs in which it is mixed with others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROPOSALS_MIN: Final = 100
 SETTLE_S: Final = 20.0
 _STILL_S: Final = 2.8
 _ANSWERED_WITHIN_S: Final = 1.0
-"""A proposal under a leader that nothing may depose."""
+"""Bound of a proposal under a leader that nothing may depose."""
 
 Arguments = tuple[str | int | float | bool, ...]
 Draw = Callable[[random.Random], Arguments]
@@ -67,13 +67,13 @@ _INSTALL_CALLS: Final = (
     ("fsync_dir", 1),
     ("fsync_dir", 3),
 )
-"""The same, of a process that installs a snapshot."""
+"""The same, for a process that installs a snapshot."""
 
 
 def _crash(rng: random.Random, among: Sequence[tuple[str, int]] = _CALLS) -> Arguments:
-    """Draw the call in which a process ends, whether its machine does, and when both are there again.
+    """Draw the call in which a process ends, whether its machine fails too, and when both are back.
 
-    Names are lost by a machine that ends after the process that did not sync them has been followed by another.
+    A machine loses names if it fails after the process that did not sync them was replaced by another.
     """
     kind, calls = rng.choice(among)
     power_loss = rng.random() < 0.5
@@ -174,17 +174,17 @@ class Profile:
     retained_entries: tuple[int, ...] = (1, 5, 50)
     padding: tuple[int, ...] = (0, 500)
     bursts: tuple[int, ...] = (1, 1, 3, 8, 20)
-    """How many proposals are made at once."""
+    """How many proposals are made together."""
     doubled: float = 0.0
-    """Share of runs in which everything is said twice."""
+    """Share of runs in which every message arrives twice."""
     still_flips: int = 0
-    """How many bits flip at the end, each after a pause long enough for the journals to be sealed."""
+    """How many bits flip at the end, each after a pause that is long enough for the journals to be sealed."""
     latency_s: tuple[tuple[float, float], ...] = ((0.0002, 0.003),)
     payload_bytes: tuple[tuple[int, ...], ...] = ((0,), (0, 10, 200), (5, 40, 1_200))
 
     @property
     def length_s(self) -> float:
-        """How long trouble lasts, from the beginning."""
+        """Return how long the faults last, from the start."""
         return self.calm_s + self.trouble_s + self.still_flips * _STILL_S
 
 
@@ -332,11 +332,11 @@ PROFILES: Final[tuple[Profile, ...]] = (
         faults=(14, 20),
     ),
 )
-"""A seed's profile is that of its number modulo their count."""
+"""A seed's profile is the one at its number modulo their count."""
 
 
 class QuorumScenario:
-    """One quorum of 1, 3 or 5 voters: at least 100 proposals, at least 5 faults, and it must come to rest."""
+    """One quorum of 1, 3 or 5 voters: at least 100 proposals, at least 5 faults, and it must settle."""
 
     name = "quorum"
     faults_expected = frozenset(KINDS)
@@ -397,7 +397,7 @@ class QuorumScenario:
         return tuple(entries)
 
     def run(self, seed: int, schedule: Sequence[Fault] | None = None, *, trace: Trace | None = None) -> Outcome:
-        """Run a seed under its own schedule or the given one."""
+        """Run a seed with its own schedule or the given one."""
         profile = PROFILES[seed % len(PROFILES)]
         outcome = Outcome(self.name, seed)
         rng = random.Random(f"quorum-run-{seed}")
@@ -444,7 +444,7 @@ class QuorumScenario:
 
     @staticmethod
     def _check_minority(world: QuorumWorld) -> None:
-        """While only a minority is in trouble, the leader stays and everything is answered soon."""
+        """Check that while only a minority is in trouble, the leader stays and everything is answered soon."""
         world.run(_ANSWERED_WITHIN_S)
         leader, term = world.watch.calm or (None, 0)
         world.watch.calm = None

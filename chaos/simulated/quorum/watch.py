@@ -1,21 +1,21 @@
 """Checks after every step of a voter, besides :class:`~tidelog.chaos.checkers.quorum.QuorumJudge`.
 
-The judge sees what a quorum's users see. This sees the engine too, and so the moment at which something
-went wrong rather than the loss that may come of it much later:
+The judge sees what a quorum's users see. This module sees the engine too, and so finds the moment of a fault
+rather than the loss that it may cause much later:
 
 - *durable before it is said* (H3): a process that ends between two steps has lost nothing of the last one,
   neither term nor vote nor entry; one that ends within a step has not forgotten its vote;
-- *acknowledges what is the same*: what a follower acknowledges or commits, the leader of that term holds too;
+- *acknowledges the same entries*: the leader of a term holds everything that a follower acknowledges or commits;
 - *nothing is taken back*: within a term a follower keeps what it acknowledged to that term's leader;
 - *votes for a log as good*: nobody votes for a candidate whose log is older or shorter than its own;
-- *elected by a majority*: a leader was given, and had heard, the votes of so many in its term, each counted once;
+- *elected by a majority*: a leader had received enough votes in its term, each counted once;
 - *counts what was said to it*: what a leader counts for a follower, that follower acknowledged in this term;
 - *committed by a majority*: when a leader commits an entry, it is of its own term, and a majority hold it;
 - *no leader alone*: a voter without a majority's answer for longer than allowed does not lead;
-- *sent once*: on one stream a leader does not send an entry again that nobody asked for again;
-- *heard before it leads*: a voter that is told that it leads has heard everything committed in earlier terms;
-- *voters by the log*: the set in force is that of the last entry that holds one, or what was in force before the first;
-- *one change of voters at a time*: a leader brings one into the log that changes one voter, after an entry of its own
+- *sent once*: on one stream a leader does not resend an entry unless asked;
+- *caught up before it leads*: a voter that learns that it leads has everything committed in earlier terms;
+- *voters by the log*: the set in force is that of the last entry that holds one, or the one in force before the first;
+- *one change of voters at a time*: a leader appends one that changes one voter, after an entry of its own
   term is committed and the change before it; and an admitted voter has everything that is committed.
 """
 
@@ -36,7 +36,7 @@ from tidelog.model.voter_set import Voter, VoterSet
 from tidelog.proto.transport import raft_messages as rm
 
 CLOCK_GRAIN_S: Final = 1e-3
-"""Deadlines are kept no more exactly than this."""
+"""Deadlines are kept only to this precision."""
 
 
 class Violation(AssertionError):
@@ -49,7 +49,7 @@ class _Seen:
 
     voter: Voter | None = None
     journal: RaftJournal | None = None
-    """That of the running process, or of the last one."""
+    """The journal of the running process, or of the last one."""
     durable: tuple[int, NodeId | None, int, int] | None = None
     """Term, vote, last index and its term after the last step that returned."""
     in_step: bool = False
@@ -82,25 +82,25 @@ def _entries(journal: RaftJournal) -> list[JournalEntry]:
 
 
 class QuorumWatch:
-    """Looks at engines before and after what they do. Methods raise :class:`Violation`."""
+    """Looks at engines before and after each step. Methods raise :class:`Violation`."""
 
     def __init__(self, voters: Sequence[NodeId], timing: QuorumTiming, events: Counter[str]) -> None:
-        """``events`` counts what the quorum goes through."""
+        """``events`` counts the quorum's events."""
         self.judge = QuorumJudge()
         self.events = events
         self._alone_s = timing.majority_lost_s + CLOCK_GRAIN_S
         self._seen = {node: _Seen() for node in voters}
         self._founded: VoterSet | None = None
         self._gone: dict[Voter, _Seen] = {}
-        """Voters whose directory was lost, as they were last."""
+        """Voters that lost their directory, in their last state."""
         self._sets: dict[int, VoterSet] = {}
-        """Index from which on a set of voters is in force → the set, as far as they are committed."""
+        """Index from which a set of voters is in force → the set, as far as committed."""
         self._votes: dict[tuple[int, Voter], set[Voter]] = {}
         self._heard_votes: dict[tuple[int, Voter], set[Voter]] = {}
         self._requests: dict[tuple[NodeId, int], DirectoryId] = {}
-        """Who asked for votes, and the term → on which directory, as it was heard last."""
+        """Candidate and term → the directory from which it last asked for votes."""
         self._asked: dict[tuple[int, Voter], tuple[int, int]] = {}
-        """Term and candidate → term and index of its last entry, by which it asked for votes."""
+        """Term and candidate → term and index of its last entry, as given in its vote requests."""
         self._epochs: dict[bytes, int] = {}
         self.calm: tuple[NodeId, int] | None = None
         """The leader and its term, if nothing that happens may depose it."""
@@ -108,7 +108,7 @@ class QuorumWatch:
     # --- processes -----------------------------------------------------------------------------------
 
     def started(self, node: NodeId, engine: RaftEngine, torn: bool) -> None:
-        """A process has recovered: it must stand where the last one stood."""
+        """Check a recovered process: it must start where the last one stopped."""
         seen = self._seen[node]
         self.judge.started(node)
         journal = engine.journal
@@ -141,14 +141,15 @@ class QuorumWatch:
         self._judged(self.judge.holds(node, journal))
 
     def wiped(self, node: NodeId) -> None:
-        """A node that does not run has lost its directory: what comes next is another voter."""
+        """Note that a node that is down has lost its directory: its next process is another voter."""
         seen = self._seen[node]
         if seen.voter is not None:
             self._gone[seen.voter] = seen
         self._seen[node] = _Seen()
 
     def intact(self, without: NodeId) -> bool:
-        """Whether a majority of every set that may be in force would be whole if one more node lost its directory."""
+        """Return whether a majority of every set that may be in force would be whole if one more node lost its
+        directory."""
         left = {seen.voter for node, seen in self._seen.items() if node != without and seen.voter is not None}
         known = [seen.journal.voters for seen in self._seen.values() if seen.journal is not None]
         return all(voters is not None and _is_majority(left, voters) for voters in known)
@@ -158,7 +159,7 @@ class QuorumWatch:
         return seen if seen.voter == voter else self._gone.get(voter)
 
     def ended(self, node: NodeId, *, in_step: bool) -> None:
-        """A process has ended. ``in_step``: what its last step did may be durable or not."""
+        """Note that a process has ended. ``in_step``: the effects of its last step may be durable or not."""
         seen = self._seen[node]
         seen.in_step = seen.in_step or in_step
         seen.leads_in = 0
@@ -173,7 +174,7 @@ class QuorumWatch:
         effects: Iterable[ev.Effect],
         local_now: float,
     ) -> bool:
-        """A step has returned ``effects``, which are still to be executed. Returns whether it won an election."""
+        """Check a step that returned ``effects``, which are still to be executed. Return whether it won an election."""
         seen = self._seen[node]
         journal = engine.journal
         term = engine.term
@@ -298,7 +299,7 @@ class QuorumWatch:
         elif isinstance(message, rm.AppendResult):
             if message.success:
                 claim = (message.term, message.next_index - 1)
-                # Within one step a newer leader may have replaced what this acknowledges to the older one.
+                # Within one step a newer leader may have replaced the acknowledgement to the older one.
                 if seen.journal is not None and seen.journal.getCurrentTerm() == message.term:
                     self._check_same(node, seen.journal, peer, *claim, "acknowledges")
                 seen.claim = max(seen.claim, claim)
@@ -329,7 +330,7 @@ class QuorumWatch:
 
     def _voted(self, voter: Voter, seen: _Seen, candidate: Voter, term: int) -> None:
         self._judged(self.judge.voted(voter, term, candidate))
-        before = seen.durable  # a vote may come before what else the step brought
+        before = seen.durable  # a vote may come before the other effects of the step
         asked = self._asked.get((term, candidate), (0, 0))
         if before is not None and (before[3], before[2]) > asked:
             raise Violation(
@@ -361,7 +362,7 @@ class QuorumWatch:
         return journal is not None and (journal.term_at(index) == term or index < journal.first_index)
 
     def _check_voters(self, node: NodeId, engine: RaftEngine) -> None:
-        """The set in force is what the log says, and what is counted over."""
+        """Check that the set in force matches the log, and is the one that the engine counts over."""
         journal = engine.journal
         changes = [command for command, _, _ in _entries(journal) if command[:1] == VOTERS_COMMAND]
         if changes:
@@ -378,7 +379,7 @@ class QuorumWatch:
             raise Violation(f"voters by the log: node {node} counts over {sorted(counted)}, its log says {expected}")
 
     def _voters_appended(self, node: NodeId, engine: RaftEngine, before: int) -> None:
-        """A leader brought a change of voters into its log."""
+        """Check a change of voters that a leader appended to its log."""
         journal, index = engine.journal, engine.journal.voters_index
         old, new = journal.voters_at(index - 1), _voters_of(journal)
         if old is None:
@@ -411,7 +412,7 @@ class QuorumWatch:
                     f"{local_now - answered[needed - 1]:.3f} s"
                 )
 
-    # --- what users hear -----------------------------------------------------------------------------
+    # --- answers to users -----------------------------------------------------------------------------
 
     def proposed(self, payload: bytes, epoch: int) -> None:
         self.judge.proposed(payload)
@@ -440,7 +441,7 @@ class QuorumWatch:
                 )
 
     def answered(self, payload: bytes, outcome: ev.ProposalOutcome, index: int) -> None:
-        """A proposer was answered."""
+        """Check the answer to a proposer."""
         match outcome:
             case ev.ProposalOutcome.COMMITTED:
                 self._judged(self.judge.acknowledged(payload, index))

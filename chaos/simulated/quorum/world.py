@@ -1,12 +1,12 @@
 """A quorum of Raft engines in virtual time: seeded, without threads, sockets or asyncio.
 
-:class:`QuorumWorld` drives the engines that a node runs, over streams and disks of its own, and has
-every step judged (:mod:`tidelog.chaos.simulated.quorum.watch`, :mod:`tidelog.chaos.checkers.quorum`). The same
-seed and the same calls give the same run.
+:class:`QuorumWorld` drives the same engines as a node, over its own streams and disks, and judges every step
+(:mod:`tidelog.chaos.simulated.quorum.watch`, :mod:`tidelog.chaos.checkers.quorum`). The same seed and the same calls
+give the same run.
 
-What it knows of the world around an engine: streams between two voters are ordered, break with what is
-under way, or stall; a process may be held up, its clock runs at a rate of its own and may jump ahead, its
-disk may be slow, fail, fill up, lose what was not synced or end the process in any call.
+Its model of the environment: streams between two voters are ordered, break with messages in transit, or stall; a
+process may be paused, its clock runs at its own rate and may jump ahead, its disk may be slow, fail, fill up, lose
+unsynced data or end the process in any call.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NEVER: Final = float("-inf")
 
 
 class QuorumWorld(LinkedVoters):
-    """Voters, streams, a clock, and the history that is checked. Whatever acts may raise :class:`Violation`."""
+    """Voters, streams, a clock, and the history that is checked. Calls that act may raise :class:`Violation`."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class QuorumWorld(LinkedVoters):
         engine_class: Callable[..., RaftEngine] | None = None,
         trace: Trace | None = None,
     ) -> None:
-        """``drift``: clocks run up to that share fast or slow. ``compact_every``: entries after which a voter
-        writes a snapshot by itself; 0 for never. ``as_bytes``: messages travel encoded."""
+        """``drift``: clocks run fast or slow by up to that share. ``compact_every``: entries after which a voter writes
+        a snapshot by itself; 0 for never. ``as_bytes``: messages travel encoded."""
         rng = random.Random(f"quorum-world-{seed}")
         made: list[Voter] = []
         for number in range(1, voters + 1):
@@ -70,7 +70,7 @@ class QuorumWorld(LinkedVoters):
         self.limits = limits or QuorumLimits()
         self.compact_every = compact_every
         self.state_padding = 0
-        """Bytes that make snapshots larger."""
+        """Extra bytes that make snapshots larger."""
         self._engine_class = engine_class
         self._trace = trace
         self.watch = QuorumWatch(self.ids, self.timing, self.events)
@@ -82,37 +82,37 @@ class QuorumWorld(LinkedVoters):
         self._wakes = 0
         self._digest = hashlib.blake2b(digest_size=16)
         self.on_leading: Callable[[NodeId], None] | None = None
-        """Called when a voter is told that it leads."""
+        """Called when a voter learns that it leads."""
         self.on_elected: Callable[[NodeId], None] | None = None
-        """Called when a voter is elected, which is before."""
+        """Called when a voter is elected, which is earlier."""
         self.on_change: Callable[[NodeId], None] | None = None
-        """Called when a leader brought a change of voters into its log and has told nobody yet."""
+        """Called when a leader has appended a change of voters to its log and told nobody yet."""
         self.on_down: Callable[[NodeId], None] | None = None
         """Called when a process ended by itself: in a disk call, or because its disk failed."""
 
     # --- acting ------------------------------------------------------------------------------------
 
     def start(self, *nodes: NodeId) -> None:
-        """Start voters that are down (all by default) and let their streams come up."""
+        """Start voters that are down (all by default) and let their streams connect."""
         for node in nodes or self.ids:
             voter = self.voters[node]
             if voter.engine is None:
                 self._start(voter)
 
     def kill(self, *nodes: NodeId, power_loss: bool = False) -> None:
-        """End processes at once; peers notice by their streams. ``power_loss``: and machines."""
+        """End processes immediately; peers notice through their streams. ``power_loss``: and machines."""
         for node in nodes:
             voter = self.voters[node]
             if voter.engine is not None:
                 self._dead(voter, "killed")
-            # Damage to a record, and the loss of all that was behind it: nobody could see both.
+            # Damage to a record, plus the loss of everything behind it: nobody could detect both.
             if power_loss and voter.flipped is None:
                 voter.files.restart(power_loss=True)
 
     def wipe(self, node: NodeId) -> bool:
-        """End a process, and lose everything on its disk; it starts again with leave to join on the empty one.
+        """End a process, and lose everything on its disk; it restarts on an empty one with permission to join.
 
-        Does nothing and returns false where no majority of whole directories would be left to admit it.
+        Does nothing and returns false if no majority of whole directories would be left to admit it.
         """
         voter = self.voters[node]
         if not self.watch.intact(without=node) or voter.flipped is not None:
@@ -126,7 +126,7 @@ class QuorumWorld(LinkedVoters):
         return True
 
     def crash_in(self, node: NodeId, calls: int, *, kind: str = "", power_loss: bool = False) -> None:
-        """Let a voter's process (or machine) end in the midst of its n-th disk call (of a kind) from now."""
+        """Let a voter's process (or machine) end in the middle of its n-th disk call (of a kind) from now."""
         voter = self.voters[node]
         faults = voter.files.faults
         if kind:
@@ -136,7 +136,7 @@ class QuorumWorld(LinkedVoters):
         voter.power_fails_with_it = power_loss
 
     def pause(self, node: NodeId, seconds: float) -> None:
-        """Hold a process up: it takes no step, and what arrives waits."""
+        """Pause a process: it takes no step, and arriving messages wait."""
         voter = self.voters[node]
         voter.busy_until = max(voter.busy_until, self.now + seconds)
         self._arm(voter)
@@ -148,7 +148,7 @@ class QuorumWorld(LinkedVoters):
         self._arm(voter)
 
     def propose(self, node: NodeId, *payloads: bytes, epoch: int | None = None) -> bool:
-        """Propose at a voter that leads, all in one step; what becomes of it shows in the history."""
+        """Propose at a voter that leads, all in one step; the history shows the outcome."""
         voter = self.voters[node]
         decided = epoch or voter.leading
         if voter.engine is None or not decided:
@@ -175,7 +175,7 @@ class QuorumWorld(LinkedVoters):
 
     @property
     def leader(self) -> NodeId | None:
-        """The voter that leads in the highest term."""
+        """Return the voter that leads in the highest term."""
         best: Voter | None = None
         for voter in self.voters.values():
             if voter.leading and (best is None or voter.leading > best.leading):
@@ -184,7 +184,7 @@ class QuorumWorld(LinkedVoters):
 
     @property
     def digest(self) -> str:
-        """Hash over every step so far."""
+        """Return the hash over every step so far."""
         return self._digest.hexdigest()
 
     def engine(self, node: NodeId) -> RaftEngine:
@@ -193,7 +193,7 @@ class QuorumWorld(LinkedVoters):
         return engine
 
     def settle(self, seconds: float = 20.0, then: Callable[[NodeId], None] | None = None) -> None:
-        """End all trouble, restart everyone, and demand progress and equality within a bound.
+        """End all faults, restart everyone, and require progress and equality within a bound.
 
         ``then`` is called with the leader once there is one.
         """
@@ -236,14 +236,14 @@ class QuorumWorld(LinkedVoters):
         applied = self.judge.applied
         engines = [voter.engine for voter in self.voters.values()]
         if any(engine is None or engine.journal.me not in (engine.journal.voters or ()) for engine in engines):
-            return False  # not everybody was admitted yet
+            return False  # not every voter was admitted yet
         first = applied(self.ids[0])
         return all(applied(node) == first for node in self.ids)
 
     # --- inside: time ------------------------------------------------------------------------------
 
     def _arm(self, voter: Voter) -> None:
-        """Put the voter's next step without input on the agenda."""
+        """Schedule the voter's next step without input."""
         engine = voter.engine
         if engine is None:
             return
@@ -320,14 +320,14 @@ class QuorumWorld(LinkedVoters):
             return 0
 
     def _crashed(self, voter: Voter) -> None:
-        """The process ended in a disk call, and perhaps the machine."""
+        """Handle the end of a process, and perhaps the machine, in a disk call."""
         self.events["crash-in-disk-call"] += 1
         power_loss = voter.power_fails_with_it
         self._dead(voter, "crashed in a disk call", in_step=True)
         self._down(voter, power_loss)
 
     def _stopped_by_disk(self, voter: Voter) -> None:
-        """The disk failed, and the node stopped, as it must."""
+        """Handle a failed disk: the node stopped, as it must."""
         self.events["stopped-by-disk"] += 1
         power_loss = voter.power_fails_with_it
         if voter.engine is not None:

@@ -1,7 +1,7 @@
-"""Many seeds of one or several scenarios: what they went through, which failed, and the verdict.
+"""Many seeds of one or several scenarios: which faults and events occurred, which seeds failed, and the verdict.
 
-A campaign fails on a violation, and on silence: a kind of fault that never took effect or an event that
-never came about means that the runs did not test what they claim to.
+A campaign fails on a violation, and on silence: if a kind of fault never took effect or an event never occurred, the
+runs did not test what they claim to.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidelog.chaos.simulated.runner.pool import Finished, Job, Pool
 from tidelog.chaos.simulated.world.scenario import Outcome, Scenario
 
 RUNS_JUDGED_MIN = 200
-"""Runs of a scenario from which on a kind of fault or event that never showed fails the campaign."""
+"""From this many runs of a scenario, a kind of fault or event that never occurred fails the campaign."""
 FAILURES_MAX = 5
-"""Failing seeds after which a campaign takes up no more."""
+"""The campaign stops after this many failing seeds."""
 _PROGRESS_S_TERMINAL = 0.25
 _PROGRESS_S = 15.0
 
@@ -52,7 +52,7 @@ class Tally:
 
     @property
     def missing(self) -> list[str]:
-        """Expected faults and events that no run showed."""
+        """Return the expected faults and events that no run showed."""
         return [
             *(f"fault {kind}" for kind in sorted(self.scenario.faults_expected) if self.faults[kind] == 0),
             *(f"event {kind}" for kind in sorted(self.scenario.events_expected) if self.events[kind] == 0),
@@ -74,7 +74,7 @@ class Verdict:
 
     @property
     def silent(self) -> list[Tally]:
-        """Scenarios with enough runs that never showed something they expect."""
+        """Return the scenarios with enough runs that never showed something they expect."""
         return [tally for tally in self.tallies.values() if tally.long_enough and tally.missing]
 
     @property
@@ -88,7 +88,7 @@ class Verdict:
 
 
 def jobs_of(scenarios: Sequence[Scenario], seeds: Iterable[int]) -> Iterator[Job]:
-    """Every scenario with every seed, turn by turn, so that a campaign cut short has run each as often."""
+    """Yield every scenario with every seed, in turn, so that a campaign cut short has run each equally often."""
     return (Job(scenario.name, seed) for seed in seeds for scenario in scenarios)
 
 
@@ -109,11 +109,11 @@ def run_campaign(
         pool: Where they run.
         scenarios: Those that the jobs name.
         jobs: May be endless if there is a budget.
-        runs_total: How many jobs there are, for the progress shown.
-        budget_s: Wall-clock seconds after which no further run is begun.
-        failures_max: Failing runs after which no further run is begun.
-        file: A user's file of scenarios, for the line that runs a seed again.
-        out: Where progress and violations are shown; stdout if not given.
+        runs_total: How many jobs there are, for the progress display.
+        budget_s: Wall-clock seconds after which no further run starts.
+        failures_max: Failing runs after which no further run starts.
+        file: A user's file of scenarios, for the command that repeats a seed.
+        out: Where progress and violations are printed; stdout if not given.
     """
     started = time.monotonic()
     verdict = Verdict({scenario.name: Tally(scenario) for scenario in scenarios})
@@ -143,7 +143,7 @@ def run_campaign(
 
 
 class _Progress:
-    """One line that is written over on a terminal; elsewhere a line every some seconds."""
+    """Progress: one line that is overwritten on a terminal; elsewhere a new line every few seconds."""
 
     def __init__(self, out: TextIO, runs_total: int | None, budget_s: float | None) -> None:
         self._out = out
@@ -185,7 +185,7 @@ def per_minute(runs: int, wall_s: float) -> float:
 
 
 def replay_command(scenario: str, seed: int, keep: Sequence[int] | None = None, file: Path | None = None) -> str:
-    """Return the line that runs a seed again."""
+    """Return the command that runs a seed again."""
     root = Path(tidelog.__file__).resolve().parents[2]
     words = ["./dev", "sim"] if (root / "dev").is_file() else ["python", "-m", "tidelog.chaos.simulated"]
     if file is not None:
@@ -213,20 +213,20 @@ def failure_text(finished: Finished, file: Path | None = None) -> str:
 
 
 def counts_text(counts: Counter[str], expected: frozenset[str]) -> str:
-    """Return ``kind count`` for every kind that showed or should have, by name."""
+    """Return ``kind count`` for every kind that occurred or should have, by name."""
     kinds = sorted(counts.keys() | expected)
     return ", ".join(f"{kind} {counts[kind]:,}" for kind in kinds) or "none"
 
 
 def _folded(text: str) -> str:
-    """Fold at the commas, a kind and its count stay together."""
+    """Fold the text at its commas, so that a kind and its count stay together."""
     tied = text.replace(" ", "\0").replace(",\0", ", ")
     lines = textwrap.wrap(tied, 112, subsequent_indent=" " * 8, break_on_hyphens=False, break_long_words=False)
     return "\n".join(f"      {line}" for line in lines).replace("\0", " ")
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """Return the sums of each scenario and the verdict, in lines."""
+    """Return the totals of each scenario and the verdict, as lines of text."""
     lines = []
     for name, tally in verdict.tallies.items():
         lines += [

@@ -29,13 +29,13 @@ from tidelog.chaos.simulated.scenarios.registry import Registry, ScenarioError, 
 from tidelog.chaos.simulated.world.scenario import Outcome, Scenario
 
 SEEDS = 200
-"""Seeds of a campaign that is told neither how many nor how long."""
+"""Seeds of a campaign if neither a number nor a duration is given."""
 MUTANT_SEEDS = 500
 _FRESH_BITS = 40
 
 
 class UsageError(Exception):
-    """The user asked for something that cannot be; the text says what was expected."""
+    """The user asked for something impossible; the text says what was expected."""
 
 
 def seed_range(text: str) -> range:
@@ -64,7 +64,7 @@ def kept(text: str) -> tuple[int, ...]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the options."""
+    """Return the parser for the options."""
     made = argparse.ArgumentParser(
         prog="./dev sim",
         description="Runs the cluster in simulated time under seeded faults and judges the outcome.",
@@ -106,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Do what the arguments ask for; return the exit code."""
+    """Run what the arguments ask for; return the exit code."""
     options = parser().parse_args(arguments)
     try:
         return _run(options)
@@ -153,7 +153,7 @@ def _list(registry: Registry) -> int:
 
 
 def _seeds(options: argparse.Namespace, count: int | None) -> Iterable[int]:
-    """Return the seeds asked for; ``count`` where ``--seeds`` is not given, endless for ``None``."""
+    """Return the seeds asked for; ``count`` seeds without ``--seeds``, endless for ``None``."""
     chosen = seed_range(options.seeds) if options.seeds else range(1, count + 1) if count is not None else None
     if not options.fresh:
         return itertools.count(1) if chosen is None else chosen

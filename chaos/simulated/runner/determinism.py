@@ -1,4 +1,4 @@
-"""Whether a seed gives the same run twice: in two processes, with different hash seeds, in another order."""
+"""Checks that a seed gives the same run twice: in two processes, with different hash seeds, in another order."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import NamedTuple
 from tidelog.chaos.simulated.runner.pool import RUN_S_MAX, Finished, Job, Pool
 
 HASH_SEEDS = ("1", "4242")
-"""``PYTHONHASHSEED`` of the first and of the second time: the order of sets of strings differs."""
+"""``PYTHONHASHSEED`` of the first and of the second run, so that the order of string sets differs."""
 
 _LINES_SHOWN_MAX = 5
-"""Differing seeds that are run once more to see where their traces part."""
+"""Differing seeds that run once more to find where their traces diverge."""
 
 
 class Difference(NamedTuple):
-    """A seed that gave two runs."""
+    """A seed that gave two different runs."""
 
     job: Job
     what: str
@@ -34,7 +34,7 @@ def differences(
 ) -> list[Difference]:
     """Run every seed of every scenario twice and return those whose two runs differ.
 
-    The second time the seeds go backwards, so that what a run leaves behind in its process shows as well.
+    The second time the seeds run in reverse order, which exposes state that a run leaves behind in its process.
     """
     jobs = [Job(name, seed) for seed in seeds for name in scenarios]
     count = min(workers, len(jobs))
@@ -43,7 +43,7 @@ def differences(
         Pool(scenarios, count, file=file, hash_seed=HASH_SEEDS[1], run_s_max=run_s_max) as other,
     ):
         pool.start()
-        other.start()  # now: the sources may be edited while the first runs are under way
+        other.start()  # start now: the sources may be edited while the first runs are under way
         first = {finished.job: finished for finished in pool.run(jobs) if finished is not None}
         again = {finished.job: finished for finished in other.run(reversed(jobs)) if finished is not None}
         apart = [Difference(job, what) for job in jobs if (what := _difference(first[job], again[job]))]
@@ -66,7 +66,7 @@ def _difference(one: Finished, other: Finished) -> str:
 
 
 def _first_line_apart(pool: Pool, other: Pool, job: Job) -> str:
-    """Run the seed once more in each pool and return the first line at which their traces part."""
+    """Run the seed once more in each pool and return the first line at which their traces diverge."""
     with tempfile.TemporaryDirectory() as name:
         paths = [Path(name) / "one", Path(name) / "other"]
         for where, path in zip((pool, other), paths, strict=True):

@@ -1,7 +1,7 @@
-"""Worker processes: each runs one seed at a time, and is killed if it does not come back.
+"""Worker processes: each runs one seed at a time, and is killed if it does not return.
 
-Processes of our own rather than ``multiprocessing``: a hash seed per pool, a mutant installed before
-anything is imported, and a bound on each run that holds against code that never lets go.
+We manage our own processes rather than use ``multiprocessing``: this gives a hash seed per pool, a mutant installed
+before anything is imported, and a bound on each run that holds even for code that never yields.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.chaos.simulated.world.scenario import Outcome
 RUN_S_MAX = 60.0
 """Wall-clock bound of one run, by default."""
 RUNS_PER_WORKER_MAX = 2_000
-"""Then a fresh process takes its place, so that nothing that a run leaves behind adds up."""
+"""After this many runs a fresh process replaces the worker, so that leftovers of runs do not accumulate."""
 TICK_S = 0.25
 _START_S_MAX = 60.0
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
@@ -42,35 +42,35 @@ class Job(NamedTuple):
     scenario: str
     seed: int
     keep: tuple[int, ...] | None = None
-    """Indexes of the schedule to keep; ``None``: all."""
+    """Indexes of the faults in the schedule to keep; ``None``: all."""
     trace_path: str = ""
-    """File that gets the trace's lines; empty: none is made."""
+    """File that the trace is written to; empty: no trace."""
 
 
 class Finished(NamedTuple):
-    """One run that was done, or was given up."""
+    """One run that finished, or was abandoned."""
 
     job: Job
     outcome: Outcome
     never_loaded: Sequence[str] = ()
-    """Modules of the mutant that the process had not imported after the run."""
+    """Modules of the mutant that the process had still not imported after the run."""
     timed_out: bool = False
-    """Whether it was ended at its wall-clock bound: the outcome then says no more than that."""
+    """Whether the run was killed at its wall-clock bound: the outcome then says no more than that."""
 
 
 class WorkerRefused(Exception):
-    """A worker could not start: the scenario cannot be imported, the mutant does not fit."""
+    """A worker could not start: the scenario cannot be imported, or the mutant does not fit."""
 
 
 def processors() -> int:
-    """Return how many processors this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Worker:
     def __init__(self, settings: str, hash_seed: str) -> None:
         self.stderr: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115
-        fcntl.fcntl(self.stderr, fcntl.F_SETFL, os.O_APPEND)  # it truncates the file before each run
+        fcntl.fcntl(self.stderr, fcntl.F_SETFL, os.O_APPEND)  # the worker truncates the file before each run
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tidelog.chaos.simulated.runner.worker", settings],
             stdin=subprocess.PIPE,
@@ -93,10 +93,10 @@ class _Worker:
             self.process.stdin.write(json.dumps(job._asdict()).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # its end shows at its output
+            pass  # its output will show that it has ended
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return the messages that came; ``None`` when the process has closed its end."""
+        """Return the messages that arrived; ``None`` when the process has closed its end."""
         assert self.process.stdout is not None
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         if not data:
@@ -105,7 +105,7 @@ class _Worker:
         return [json.loads(line) for line in lines]
 
     def last_words(self, lines_max: int = 8) -> str:
-        """Return the end of what it wrote to stderr."""
+        """Return the end of what the process wrote to stderr."""
         size = os.fstat(self.stderr.fileno()).st_size
         text = os.pread(self.stderr.fileno(), 8_192, max(0, size - 8_192)).decode(errors="replace")
         return "\n".join(text.strip().splitlines()[-lines_max:])
@@ -138,7 +138,7 @@ class _Worker:
 
 
 class Pool:
-    """Runs jobs over worker processes. A context manager: leaving it kills what still runs."""
+    """Runs jobs on worker processes. A context manager: leaving it kills the jobs that still run."""
 
     def __init__(
         self,
@@ -154,11 +154,11 @@ class Pool:
 
         Args:
             scenarios: Names of those that jobs may ask for.
-            workers: How many processes, at most.
+            workers: The maximum number of processes.
             file: A user's file of scenarios.
             mutant: Installed in each process.
             hash_seed: ``PYTHONHASHSEED`` of each process.
-            run_s_max: Wall-clock bound of a run; beyond it the process is killed and the run is a violation.
+            run_s_max: Wall-clock bound of a run; beyond it the process is killed and the run counts as a violation.
         """
         self._settings = json.dumps(
             {
@@ -188,7 +188,7 @@ class Pool:
         self._selector.close()
 
     def start(self) -> None:
-        """Start every worker now and wait until each has imported its scenarios; else the first jobs start them.
+        """Start every worker now and wait until each has imported its scenarios; otherwise the first jobs start them.
 
         Raises :class:`WorkerRefused` if one cannot start.
         """
@@ -198,10 +198,11 @@ class Pool:
             self._collect()
 
     def run(self, jobs: Iterable[Job]) -> Iterator[Finished | None]:
-        """Yield each job's result as it comes, in no order; ``None`` at least every second or so between.
+        """Yield each job's result as it arrives, in no particular order; ``None`` at least every second or so in
+        between.
 
-        The next job is taken from ``jobs`` when a worker is free, so that a generator can end the campaign.
-        Raises :class:`WorkerRefused` if a worker cannot start.
+        The next job is taken from ``jobs`` when a worker is free, so that a generator can end the campaign. Raises
+        :class:`WorkerRefused` if a worker cannot start.
         """
         assert not any(worker.job for worker in self._workers), "one run() at a time"
         source = iter(jobs)

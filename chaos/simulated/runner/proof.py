@@ -1,4 +1,4 @@
-"""The proof by mutants: each patch in turn, and how many seeds until the simulation sees it."""
+"""The proof by mutants: applies each patch in turn, and counts the seeds until the simulation detects it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGNS_OF_A_BROKEN_PATCH = frozenset(
         "UnboundLocalError",
     }
 )
-"""These in a run mean that the patch is unsound Python, not that a rule was broken."""
+"""These in a run mean that the patch is broken Python, not that a rule was broken."""
 
 _SHOWN_CHARACTERS_MAX = 160
 
@@ -33,9 +33,9 @@ class Proof:
     mutant: Mutant
     caught: bool
     seeds: int
-    """How many seeds it took, in the order of the campaign, or how many did not see it."""
+    """How many seeds it took, in the order of the campaign, or how many did not detect it."""
     seed: int | None
-    """The seed that saw it."""
+    """The seed that detected it."""
     by: str
     """The violation, or why there is no proof."""
 
@@ -50,17 +50,17 @@ def prove(
     run_s_max: float = RUN_S_MAX,
     budget_s: float | None = None,
 ) -> Proof:
-    """Run seeds with the mutant until one fails. A run that is ended at its wall-clock bound shows nothing either way:
-    a crowded machine does that too.
+    """Run seeds with the mutant until one fails. A run killed at its wall-clock bound proves nothing either way: a busy
+    machine causes that too.
 
     Args:
-        mutant: What is taken out.
+        mutant: The patch to apply.
         seeds: In order; the earliest that fails counts.
         workers: How many processes.
-        clean: Runs the unchanged code, which must hold for the seed that failed; ``None``: not asked.
+        clean: Runs the unchanged code, which must hold for the seed that failed; ``None``: skip this check.
         file: A user's file of scenarios.
         run_s_max: Wall-clock bound of a run.
-        budget_s: Wall-clock seconds after which no further seed is begun.
+        budget_s: Wall-clock seconds after which no further seed starts.
     """
     index = {seed: number for number, seed in enumerate(seeds, 1)}
     started = time.monotonic()
@@ -114,7 +114,7 @@ def _not_caught(timed_out: Sequence[int], run_s_max: float) -> str:
 
 
 class Table:
-    """The proofs as text, a line each."""
+    """The proofs as text, one line each."""
 
     def __init__(self, mutants: Sequence[Mutant]) -> None:
         self._widths = [

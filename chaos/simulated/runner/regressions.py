@@ -1,4 +1,4 @@
-"""Seeds that failed once and were fixed, as :file:`regressions.toml` holds them."""
+"""Seeds that once failed and were fixed, read from :file:`regressions.toml`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Regression:
 
 
 def load(file: Path = FILE) -> tuple[Regression, ...]:
-    """Read the file; raise ``ValueError`` for an entry that lacks something or has what is not known."""
+    """Read the file; raise ``ValueError`` for an entry with a missing or unknown field."""
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     if content.keys() - {"seed"}:
         raise ValueError(f"{file.name}: expected [[seed]] entries only, found {', '.join(sorted(content))}")

@@ -1,8 +1,8 @@
-"""Makes a failing schedule smaller: which few of its faults are enough for a violation?
+"""Shrinks a failing schedule: finds a few faults that suffice for a violation.
 
-Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) over the
-indexes of the schedule. Any violation counts as failing, not only the one that was seen first: a smaller
-schedule that breaks something is what is looked for.
+Delta debugging (Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002) over the indexes of
+the schedule. Any violation counts as failing, not only the one that was seen first: the aim is a smaller schedule that
+breaks something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECONDS_MAX = 300.0
 
 Indexes = tuple[int, ...]
 FirstFailing = Callable[[Sequence[Indexes]], int | None]
-"""Tells which of several schedules, the earliest in the order given, fails; ``None`` if none does."""
+"""Returns which of several schedules, the earliest in the order given, fails; ``None`` if none does."""
 
 
 class BudgetSpent(Exception):
@@ -28,18 +28,18 @@ class BudgetSpent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """The smallest failing schedule that was found."""
+    """The smallest failing schedule found."""
 
     keep: Indexes
     minimal: bool
-    """Whether no single one of the kept faults can be left out; not known if the budget ran out."""
+    """Whether every kept fault is necessary; unknown if the budget ran out."""
 
 
 def ddmin(indexes: Sequence[int], first_failing: FirstFailing) -> Shrunk:
     """Shrink a failing schedule.
 
-    ``first_failing`` may raise :class:`BudgetSpent`: the smallest so far is returned. It is asked for
-    several schedules at once, which it may try side by side; no schedule is asked for twice.
+    If ``first_failing`` raises :class:`BudgetSpent`, the smallest schedule so far is returned. It gets several
+    schedules per call, which it may try in parallel; no schedule is passed twice.
     """
     keep = tuple(indexes)
     tried = {keep}
@@ -74,7 +74,7 @@ def ddmin(indexes: Sequence[int], first_failing: FirstFailing) -> Shrunk:
 
 
 class PoolJudge:
-    """A :data:`FirstFailing` that runs one seed over a pool, within a number of runs and a time."""
+    """A :data:`FirstFailing` that runs one seed on a pool, within a number of runs and a time limit."""
 
     def __init__(
         self, pool: Pool, scenario: str, seed: int, *, runs_max: int = RUNS_MAX, seconds_max: float = SECONDS_MAX

@@ -1,8 +1,8 @@
-"""A process that runs seeds, one after the other, as it is told.
+"""A process that runs seeds, one after the other, as instructed.
 
-Started by :mod:`tidelog.chaos.simulated.runner.pool` with one JSON object as its argument; jobs come in and results go
-out as one JSON object per line. It ends when its input ends, in the middle of a run too: no worker outlives
-the campaign that started it. Imports nothing that a mutant may change before the mutant is installed.
+:mod:`tidelog.chaos.simulated.runner.pool` starts it with one JSON object as its argument; jobs come in and results go
+out as one JSON object per line. It exits when its input ends, even in the middle of a run, so that no worker outlives
+its campaign. It imports nothing that a mutant may change before the mutant is installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, TextIO
 from tidelog.chaos.simulated.world.scenario import Fault, Outcome, Scenario, where
 
 MEMORY_BYTES_MAX = 3 * 1024**3
-"""A run that wants more fails with MemoryError rather than take the machine down."""
+"""A run that needs more fails with MemoryError rather than bring the machine down."""
 VIOLATIONS_MAX = 20
 _VIOLATION_CHARACTERS_MAX = 4_000
 
@@ -44,7 +44,7 @@ def select(schedule: Sequence[Fault], keep: Sequence[int] | None) -> tuple[Fault
 
 
 def run_job(scenario: Scenario, job: dict[str, Any]) -> dict[str, Any]:
-    """Run one seed and return its outcome in plain types; an exception of the run is its violation."""
+    """Run one seed and return its outcome in plain types; an exception raised by the run is its violation."""
     seed, keep, trace_path = job["seed"], job["keep"], job["trace_path"]
     sink: TextIO | None = open(trace_path, "w", encoding="utf-8") if trace_path else None  # noqa: SIM115
     try:
@@ -69,7 +69,7 @@ def run_job(scenario: Scenario, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def outcome_of(scenario: str, seed: int, result: dict[str, Any]) -> Outcome:
-    """Make an outcome again of what :func:`run_job` returned."""
+    """Rebuild an outcome from the result of :func:`run_job`."""
     return Outcome(
         scenario,
         seed,
@@ -97,7 +97,7 @@ def _read_jobs(source: BinaryIO, jobs: queue.SimpleQueue[dict[str, Any]]) -> Non
 
 
 def main() -> None:
-    """Serve jobs until the input ends. Its stdout carries results only; what code prints goes to stderr."""
+    """Serve jobs until the input ends. Stdout carries results only; anything that code prints goes to stderr."""
     settings = json.loads(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=False)
@@ -107,7 +107,7 @@ def main() -> None:
     threading.Thread(target=_read_jobs, args=(sys.stdin.buffer, jobs), daemon=True).start()
     try:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES_MAX, resource.RLIM_INFINITY))
-    except (OSError, ValueError):  # a system without that limit, or one that is tighter already
+    except (OSError, ValueError):  # a system without that limit, or with a tighter one already
         pass
     logging.getLogger().addHandler(logging.NullHandler())
 

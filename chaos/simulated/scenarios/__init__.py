@@ -1,1 +1,1 @@
-"""The scenarios that there are."""
+"""The available scenarios."""

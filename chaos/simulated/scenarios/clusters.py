@@ -1,4 +1,4 @@
-"""The cluster scenarios that there are."""
+"""The available cluster scenarios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog.model.settings.node.replication_settings import RACK_AWARE_SELECTOR
 ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
 QUICK_SHRINK: Final = {"replica.lag.time.max.ms": "2000", "replica.fetch.max.bytes": "2000"}
-"""Lagging replicas leave soon, and catch up in small steps."""
+"""Lagging replicas leave the ISR soon, and catch up in small steps."""
 
 REPLICATION: Final = Setting(
     "replication",
@@ -228,7 +228,7 @@ COMPACTION: Final = Setting(
         "delete.retention.ms": "30000",
         "flush.messages": "1",
     },
-    # Most leave enough of delete.retention.ms for tombstones to be judged; an hour back leaves nothing.
+    # Most values leave enough of delete.retention.ms to judge tombstones; an hour back leaves nothing.
     clock_jumps_ms=(-3_600_000, -4_000, -500, 500, 4_000),
     work=KeyedWork,
 )
@@ -241,7 +241,7 @@ COORDINATORS: Final = {
     "log.cleaner.backoff.ms": "300",
     "log.cleaner.min.cleanable.ratio": "0.01",
 }
-"""Few partitions, so that coordinators share them, and logs of theirs that are cleaned often."""
+"""Few partitions, so that coordinators share them, and their logs are cleaned often."""
 CLIENTS_AND_COORDINATORS: Final = {
     "kill": 6,
     "kill-in-disk-call": 3,
@@ -256,7 +256,7 @@ CLIENTS_AND_COORDINATORS: Final = {
     "slow-disk": 1,
     "double-requests": 4,
 }
-"""Faults of what stands between a transaction or a sink and its logs."""
+"""Faults between a transaction or a sink and its logs."""
 
 GROUPS: Final = Setting(
     "groups",

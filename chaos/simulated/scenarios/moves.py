@@ -1,4 +1,4 @@
-"""The scenarios of replicas that move to other brokers, and of brokers that go."""
+"""The scenarios of replicas that move to other brokers, and of brokers that leave."""
 
 from __future__ import annotations
 

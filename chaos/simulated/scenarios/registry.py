@@ -1,7 +1,7 @@
-"""The scenarios that there are, and those of a user's own file.
+"""The available scenarios, and those from a user's own file.
 
-A scenario is imported when it is first asked for: a worker that runs one of them loads nothing of the
-others, and a mutant is installed before the code that it changes.
+A scenario is imported on first use: a worker that runs one scenario loads nothing of the others, and a mutant is
+installed before the code that it changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.chaos.simulated.world.scenario import Scenario
 
 
 class ScenarioError(Exception):
-    """No scenario could be had; the text says what was asked for and what there is."""
+    """A scenario could not be loaded; the text says what was asked for and what is available."""
 
 
 def _lazily(module: str, name: str) -> Callable[[], Scenario]:
@@ -64,15 +64,15 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "spark": _cluster("SPARK", "tidelog.chaos.simulated.scenarios.spark"),
     }
 )
-"""Name → what makes it. A line each: ``"quorum": _lazily("tidelog.chaos.simulated.quorum", "QuorumScenario")``."""
+"""Name → factory. A line each: ``"quorum": _lazily("tidelog.chaos.simulated.quorum", "QuorumScenario")``."""
 
 
 NEEDS: Mapping[str, tuple[str, ...]] = MappingProxyType({"spark": ("pyspark", "pyarrow")})
-"""What a scenario imports that not every machine has: what ``pip install 'tidelog[spark]'`` brings."""
+"""Imports of a scenario that not every machine has: what ``pip install 'tidelog[spark]'`` installs."""
 
 
 def missing(name: str) -> str:
-    """Say what a scenario needs that this machine lacks, and how to get it; "" for nothing."""
+    """Say what a scenario needs that this machine lacks, and how to get it; "" if nothing is missing."""
     if name == "versions":
         from tidelog.chaos.simulated.former.release import WHEEL
 
@@ -83,7 +83,7 @@ def missing(name: str) -> str:
 
 
 class Registry:
-    """Scenarios by name: those of :data:`SCENARIOS`, and of a file where one is given."""
+    """Scenarios by name: those of :data:`SCENARIOS`, and those of a file if one is given."""
 
     def __init__(self, file: Path | None = None) -> None:
         """Load ``file``, if given; :class:`ScenarioError` if it cannot be loaded or defines none."""
@@ -96,7 +96,7 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that can be run here, those of the file first."""
+        """All names that can be run here, with those from the file first."""
         return (*self.of_file, *(name for name in SCENARIOS if name not in self._made and not missing(name)))
 
     def get(self, name: str) -> Scenario:
@@ -114,7 +114,7 @@ class Registry:
         return self._made[name]
 
     def choose(self, names: Iterable[str]) -> tuple[Scenario, ...]:
-        """Return the scenarios of those names; of none given, all of the file, else all there are."""
+        """Return the scenarios of those names; without names, all of the file, or else all available."""
         wanted = tuple(dict.fromkeys(names)) or self.of_file or self.names
         if not wanted:
             raise ScenarioError("no scenario is there to run")
@@ -122,7 +122,7 @@ class Registry:
 
 
 def is_scenario(thing: object) -> bool:
-    """Tell whether an object has what :class:`Scenario` asks for (classes do not count, instances do)."""
+    """Tell whether an object has the attributes of :class:`Scenario` (instances count, classes do not)."""
     return (
         not isinstance(thing, type)
         and isinstance(getattr(thing, "name", None), str)
@@ -134,9 +134,9 @@ def is_scenario(thing: object) -> bool:
 
 
 def load_file(file: Path) -> list[Scenario]:
-    """Run a Python file and return the scenarios among its names, in the order they stand.
+    """Run a Python file and return the scenarios among its names, in the order of the file.
 
-    Raises :class:`ScenarioError` for a file that is not there, fails, defines none, or two of one name.
+    Raises :class:`ScenarioError` for a file that does not exist, fails, defines none, or defines two of one name.
     """
     if not file.is_file():
         raise ScenarioError(f"no file {file}")
@@ -167,5 +167,5 @@ _WANTED = "name, faults_expected, events_expected, schedule and run"
 
 
 def summary(scenario: Scenario) -> str:
-    """Return the first line of what a scenario says of itself."""
+    """Return the first line of a scenario's docstring."""
     return (scenario.__doc__ or "").strip().partition("\n")[0]

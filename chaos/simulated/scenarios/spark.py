@@ -1,4 +1,5 @@
-"""The scenario of queries. On its own, since it needs what the Spark connector imports, which not every machine has."""
+"""The scenario of queries, in its own module because it imports what the Spark connector needs, which not every machine
+has."""
 
 from __future__ import annotations
 

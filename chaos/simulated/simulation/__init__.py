@@ -1,1 +1,1 @@
-"""A run: cluster, clients, faults, final mending, judgement."""
+"""A run: cluster, clients, faults, final repair, judgement."""

@@ -1,4 +1,4 @@
-"""The world of the simulation's clients: virtual time, and processes that the loop can hold."""
+"""The world of the simulation's clients: virtual time, and processes that the loop can pause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ L = TypeVar("L", SinkLedger, SinkWriter)
 
 
 class SimulatedProcess:
-    """A :class:`~tidelog.chaos.workloads.world.ClientProcess` of its own clock, which may run fast or slow."""
+    """A :class:`~tidelog.chaos.workloads.world.ClientProcess` with its own clock, which may run fast or slow."""
 
     def __init__(self, name: str, cluster: SimulatedCluster, observer: Observer) -> None:
         self.name = name
@@ -40,7 +40,7 @@ class SimulatedProcess:
         return self._cluster.seams(self._process)
 
     def has(self, client: L) -> L:
-        return client  # its tasks are those of the process
+        return client  # its tasks belong to the process
 
     def producer(self, **settings: Any) -> Producer:
         made = self._cluster.producer(self._process, **settings)
@@ -56,7 +56,7 @@ class SimulatedProcess:
         return self._cluster.admin(self._process, **settings)
 
     def _has(self, client: Producer | Consumer) -> None:
-        if not self._clients:  # messages do not say which client of a process they are for
+        if not self._clients:  # messages do not say which client of a process they are meant for
             self._observer.client(self.name, client._core.cluster.cache)
         self._clients.append(client)
 
@@ -74,10 +74,10 @@ class SimulatedProcess:
 
     def kill(self) -> None:
         self._cluster.fabric.drop_node(self.name)
-        self.pause()  # what is left of it never runs again
+        self.pause()  # its remaining tasks never run again
 
     async def unpaused(self) -> None:
-        """Its tasks wait by themselves."""
+        """Do nothing: its tasks wait by themselves."""
 
     async def end(self) -> None:
         for task in self._tasks:

@@ -1,8 +1,8 @@
-"""Scenarios of a whole cluster: clients at work while faults happen, then everything mended and judged.
+"""Scenarios of a whole cluster: clients work while faults happen; then everything is repaired and judged.
 
-A run has a minute of virtual time with faults, then every fault is undone, every node started, and the
-cluster must come back to whole within a bound: every ISR full, every producer heard again, consumers at
-the end. Then the logs of all replicas, what producers were told and what consumers saw are judged.
+A run has a minute of virtual time with faults. Then every fault is undone, every node is started, and the cluster must
+recover within a bound: every ISR full, every producer acknowledged again, consumers at the end. Then the judges check
+the logs of all replicas, the acknowledgements of producers and the records of consumers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.chaos.simulated.world.scenario import Fault, Outcome, Trace
 from tidelog.chaos.simulated.world.world import World
 
 MARGIN_S = 3.0
-"""No fault begins so shortly before the end."""
+"""No fault starts within this time of the end."""
 
 
 class ClusterScenario:
@@ -42,13 +42,13 @@ class ClusterScenario:
         )
 
     def schedule(self, seed: int) -> tuple[Fault, ...]:
-        """Make the schedule of a seed: another name makes no other schedule, other kinds of fault do."""
+        """Make the schedule of a seed: renaming the scenario does not change it, other kinds of fault do."""
         setting = self.setting
         rng = random.Random(f"faults-{seed}")
         return self._mix.schedule(rng, setting.faults, 1.0, setting.seconds - MARGIN_S)
 
     def run(self, seed: int, schedule: Sequence[Fault] | None = None, *, trace: Trace | None = None) -> Outcome:
-        """Run a seed under its own schedule or the given one."""
+        """Run a seed with its own schedule or the given one."""
         setting = self.setting
         world = World(
             seed,
@@ -77,10 +77,10 @@ class ClusterScenario:
 def scenario(
     *, name: str = "", faults: Mapping[str, int] | Sequence[str] = (), fault_count: int = 12, **setting: Any
 ) -> Callable[[Body], ClusterScenario]:
-    """Make a scenario of a coroutine, which acts while clients work; what follows judges itself.
+    """Make a scenario from a coroutine that acts while clients work; judgement follows by itself.
 
-    ``name``: that of the function by default. ``faults``: kinds that are dealt out at random meanwhile,
-    ``fault_count`` of them, with weights where it is a mapping. ``setting``: fields of
+    ``name``: that of the function by default. ``faults``: kinds of fault that occur at random meanwhile,
+    ``fault_count`` of them, with weights if it is a mapping. ``setting``: fields of
     :class:`~tidelog.chaos.simulated.simulation.simulation.Setting`, such as ``nodes``, ``partitions``, ``seconds``,
     ``config``.
     """

@@ -1,4 +1,4 @@
-"""One simulated run of a whole cluster with clients: from its start to its judgement."""
+"""One simulated run of a whole cluster with clients, from start to judgement."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from tidelog.model.ids import TopicPartition
 
 TOPIC: Final = "orders"
 SETTLE_S: Final = 40.0
-"""Bound of each wait after everything was mended."""
+"""Bound of each wait after everything was repaired."""
 WAITS_S: Final = 10.0
-"""Bound after which nothing of clients that are gone may be left on brokers."""
+"""Bound after which brokers may hold nothing for clients that are gone."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Setting:
     partitions: int = 2
     replication_factor: int = 3
     replication_factors: tuple[int, ...] = ()
-    """If given, each run takes one of them."""
+    """If given, each run uses one of them."""
     faults: int = 12
     seconds: float = 60.0
     log_dirs: int = 1
     drift: float = 0.02
     producers: int = 2
     hasty: int = 0
-    """Producers with acks=1, which are promised nothing."""
+    """Producers with acks=1, which get no guarantee."""
     raw: int = 0
     """Producers that write their own frames."""
     consumers: int = 1
@@ -64,23 +64,23 @@ class Setting:
     config: Mapping[str, str] = field(default_factory=dict)
     topic_config: Mapping[str, str] = field(default_factory=dict)
     producer_config: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Settings of producers; each run and producer chooses among the values."""
+    """Settings of producers; each producer in each run chooses among the values."""
     work: Callable[[Simulation], Work] | None = None
-    """Makes further clients, of another kind, and what judges them."""
+    """Makes further clients, of another kind, and their judges."""
     targets: tuple[str, ...] = ()
-    """Further targets of faults, by role."""
+    """Further targets for faults, by role."""
     clock_jumps_ms: tuple[int, ...] = CLOCK_JUMPS_MS
     """By how much the wall clock of a node may jump at a time."""
 
 
 Body = Callable[["Simulation"], Awaitable[None]]
-"""A scenario's own acts while clients work and faults happen."""
+"""A scenario's own actions while clients work and faults happen."""
 
 
 class Simulation:
-    """A cluster with a topic, clients at work on it, a schedule of faults, and everything that judges them.
+    """A cluster with a topic, clients that work on it, a schedule of faults, and everything that judges them.
 
-    ``cluster`` is what a scenario of its own acts on: ``kill``, ``cut``, ``wait_for_leader`` and the like.
+    ``cluster`` is what a custom scenario acts on: ``kill``, ``cut``, ``wait_for_leader`` and the like.
     """
 
     def __init__(self, world: World, setting: Setting, schedule: Sequence[Fault]) -> None:
@@ -96,7 +96,7 @@ class Simulation:
             setting.replication_factors or (setting.replication_factor,)
         )
         self.topics = {TOPIC: setting.partitions}
-        """Topics that producers write to, and their partitions as far as clients know of them."""
+        """Topics that producers write to, and their partitions as far as clients know them."""
         self.observer = Observer(world, synced=setting.topic_config.get("flush.messages") == "1")
         self.observer.moment = self.injector.look
         self.observer.clients_stand = lambda: any(sender.process.paused for sender in self.senders)
@@ -107,7 +107,7 @@ class Simulation:
         self.ended_senders: list[Appender] = []
         self.ended_s = 0.0
         self.raised: str | None = None
-        """Class of the first exception that came out of the scenario."""
+        """Class of the first exception that the scenario raised."""
         self._begun = 0
         self.clients = SimulatedWorld(world, self.history, self.injector, self.observer, self.rng)
         self.work = None if setting.work is None else setting.work(self)
@@ -131,7 +131,7 @@ class Simulation:
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the run began, as they stand in the trace."""
+        """Virtual seconds since the start of the run, as shown in the trace."""
         return self.world.now_s
 
     async def sleep(self, seconds: float) -> None:
@@ -139,13 +139,14 @@ class Simulation:
         await asyncio.sleep(seconds)
 
     def violation(self, text: str) -> None:
-        """Report what must never happen and did: the run goes on, and counts as failed."""
+        """Report something that must never happen: the run continues, and counts as failed."""
         self.world.violated(text)
 
     async def run(self, body: Body | None = None) -> None:
-        """Start everything, deal out the faults while ``body`` runs, mend everything and judge.
+        """Start everything, inject the faults while ``body`` runs, repair everything and judge.
 
-        An exception is a violation. One of ``body`` ends that alone: what it did to the cluster is judged all the same.
+        An exception is a violation. An exception of ``body`` ends only ``body``: its effects on the cluster are judged
+        all the same.
         """
         try:
             await self._run(body)
@@ -193,10 +194,10 @@ class Simulation:
             await self.work.finish()
         if settled:
             await self._nothing_waits()
-        gc.collect()  # which tells the loop of failures that nobody asked about
+        gc.collect()  # so that the loop learns of exceptions that nobody retrieved
 
     def grow(self, topic: str, partitions: int) -> None:
-        """Let producers write to a topic that is new, or has more partitions now."""
+        """Let producers write to a new topic, or to partitions that were added."""
         self.topics[topic] = partitions
         for sender in self.senders:
             sender.partitions = partitions_of(self.topics)
@@ -258,7 +259,7 @@ class Simulation:
     # --- the end ------------------------------------------------------------------------------------
 
     async def _settle(self) -> bool:
-        """Undo every fault and wait until all is whole. Returns whether it became so."""
+        """Undo every fault and wait until everything is whole. Return whether it became so."""
         cluster, world = self.cluster, self.world
         world.note("mend everything")
         await self.injector.over()
@@ -294,7 +295,7 @@ class Simulation:
         return True
 
     def _without_idempotence(self) -> frozenset[str]:
-        """Producers that are promised nothing of retries: none is for longer than leaders remember them."""
+        """Return the producers without a guarantee for retries: none stays away for longer than leaders remember it."""
         if "producer.id.expiration.ms" not in self.setting.config:
             return frozenset(self.hasty)
         return frozenset(sender.name for sender in (*self.senders, *self.ended_senders))
@@ -306,7 +307,7 @@ class Simulation:
         return [(name, error) for name, error in ends if error is not None]
 
     def _isr_whole(self) -> bool:
-        """Whether all replicas are in sync, and none of them is served by nobody."""
+        """Return whether all replicas are in sync, and no partition is without a leader."""
         cluster = self.cluster
         if TOPIC not in cluster.image.topic_ids or cluster.offline_replicas():
             return False
@@ -330,7 +331,7 @@ class Simulation:
             return
         ends = self.observer.log_ends()
         if self.readers:
-            # One that hears of everything anew, and is told itself where that begins.
+            # A new observer that receives everything from the start, and learns from the cluster where that is.
             self._read("last", auto_offset_reset="earliest")
         try:
             await cluster.wait_for(
@@ -355,7 +356,7 @@ class Simulation:
             world.violated(f"node {node_id} refused to start: {text}")
 
     async def _judge_ends_told(self, reader: Reader, ends: Mapping[TopicPartition, int]) -> None:
-        """With everything committed, each consumer is told the ends that the logs have."""
+        """Judge that each consumer gets the true log ends, now that everything is committed."""
         expected = {at: ends[at] for at in reader.positions}
         try:
             told = await reader.process.run(reader.consumer.end_offsets(list(expected), timeout=SETTLE_S))
@@ -366,7 +367,7 @@ class Simulation:
                 self.world.violated(f"{reader.name} is told the ends {told}, the logs hold {expected}")
 
     async def _nothing_waits(self) -> None:
-        """With the clients gone nothing of theirs may be left on a broker."""
+        """Judge that brokers hold nothing for clients, now that the clients are gone."""
         try:
             await self.cluster.wait_for(lambda: not self.observer.waiting(), "nothing left", WAITS_S)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""Follows the replicas of compacted partitions in a simulated cluster: all that they hold, whenever it changes."""
+"""Follows the replicas of compacted partitions in a simulated cluster: their full content, whenever it changes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidelog.replication.partition.partition import Partition
 from tidelog.storage.log.log import Log
 
 _GRACE_MS: Final = 50
-"""A cleaner may have looked at its clock a little later than the judge that comes after it."""
+"""The cleaner may have read its clock slightly later than the judge that follows it."""
 AWAY_MS: Final = 20_000
-"""No fault of a run, and no catching up after it, keeps a replica from the others for longer."""
+"""No fault of a run, nor the catching up afterwards, keeps a replica away from the others for longer."""
 
 
 class CompactionWatch:
-    """Judges replicas of compacted partitions. ``kept`` holds what each replica was seen with last."""
+    """Judges replicas of compacted partitions. ``kept`` holds the last seen content of each replica."""
 
     def __init__(self, world: World) -> None:
         self._cluster = world.cluster
@@ -34,20 +34,20 @@ class CompactionWatch:
         self._judges: dict[TopicIdPartition, CompactedLogJudge] = {}
         self._looked: dict[tuple[TopicIdPartition, NodeId], tuple[object, ...]] = {}
         self._unpacked: dict[tuple[int, int, int], tuple[list[KeyedRecord], list[Marker]]] = {}
-        """Base offset, leader epoch and CRC of a batch → what is in it."""
+        """Base offset, leader epoch and CRC of a batch → its content."""
         self.kept: dict[TopicIdPartition, dict[NodeId, list[KeyedRecord]]] = {}
 
     @property
     def gone(self) -> int:
-        """Committed records that some replica was seen without, each time it was looked at."""
+        """Return how many committed records were missing from some replica, counted at each look."""
         return sum(judge.gone for judge in self._judges.values())
 
     def covers(self, log: Log) -> bool:
-        """Whether a cleaner may take something out of a log; else it is as any other."""
+        """Return whether a cleaner may remove something from a log; otherwise it is an ordinary log."""
         return self._cleaned and log.config.compacts
 
     def look(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> list[str]:
-        """Judge a replica, if anything of it has changed. Raises ``LogDirFailed``."""
+        """Judge a replica if it has changed. Raises ``LogDirFailed``."""
         log, mark = partition.log, partition.high_watermark
         segments = tuple((segment.base_offset, segment.size) for segment in log._chain.segments)
         standing = (log.log_start_offset, mark, log.log_end_offset, segments)
@@ -63,8 +63,8 @@ class CompactionWatch:
         return judge.observe(key, replica, latest_ms + _GRACE_MS, spread_ms=spread_ms)
 
     def left(self, node_id: NodeId, key: TopicIdPartition, log: Log) -> int:
-        """How many records of a replica, as it was seen last, a cleaner has left though it could take them: a later
-        one of their key, old enough, is before the segment that is written to."""
+        """Return how many records of a replica, as last seen, the cleaner could have removed but has not: a later
+        record of the same key, old enough, is before the active segment."""
         end = log._chain.active.base_offset
         newest_ms = self._cluster.hosts[node_id].clock.now_ms() - log.config.min_compaction_lag_ms
         for segment in log._chain.segments[:-1]:
@@ -89,12 +89,12 @@ class CompactionWatch:
         return batches, records, markers
 
     def look_again(self) -> None:
-        """Let every replica be looked at anew, at the end of a run."""
+        """Let every replica be read again, at the end of a run."""
         self._looked.clear()
         self.kept.clear()
 
     def apart(self) -> list[str]:
-        """Compare the replicas as they were seen last, when all is over."""
+        """Compare the replicas as last seen, at the end of a run."""
         return [
             text
             for key, replicas in self.kept.items()

@@ -1,4 +1,4 @@
-"""Follows a group of the consumer protocol (KIP-848): what members say in heartbeats, and what they are told."""
+"""Follows a group of the consumer protocol (KIP-848): what members say in heartbeats, and the answers they get."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class ConsumerGroupWatch(GroupWatch):
     ) -> None:
         super().__init__(world, group, generation_of, is_member, judge)
         self.epochs: dict[str, list[int]] = {}
-        """Member id → the epochs that it was told, one after the other."""
+        """Member id → the epochs that it received, in order."""
         self._judged = judge
         self._newest: dict[str, ConsumerGroupHeartbeatRequest] = {}
-        """A member's last heartbeat: it does not listen to answers to earlier ones."""
+        """A member's last heartbeat: it ignores answers to earlier ones."""
 
     def _sent(self, client: str, request: Any) -> None:
         super()._sent(client, request)

@@ -1,4 +1,4 @@
-"""Follows a consumer group of a simulated cluster: what members ask of coordinators, and what these answer."""
+"""Follows a consumer group of a simulated cluster: the requests of members, and the answers of coordinators."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ FORGED: Final = "forged"
 
 
 class GroupWatch:
-    """Hands to the judge what passes over the network. ``generation_of`` tells in which generation a client believes
-    itself, ``None`` for a client that is no member."""
+    """Passes network traffic to the judge. ``generation_of`` returns the generation that a client believes it is in,
+    ``None`` for a client that is no member."""
 
     def __init__(
         self,
@@ -44,18 +44,18 @@ class GroupWatch:
         self.judge = judge
         self.events: Counter[str] = Counter()
         self.members: dict[int, dict[str, str | None]] = {}
-        """Generation → member ids that were let in, and their instance ids."""
+        """Generation → the member ids that were admitted, with their instance ids."""
         self._world = world
         self._group = group
         self._generation_of = generation_of
         self._is_member = is_member
         self._asked: dict[int, tuple[OffsetFetchRequest, str, int, float]] = {}
-        """Fetches under way, by identity: the asker, its generation, the time."""
+        """Fetches in progress, by identity: the asker, its generation, the time."""
         self._coordinator = ""
         self._leading: NodeId | None = None
         self._replaced_s: dict[str, float] = {}
-        """Node → when another one had taken the group over from it, as seen no later than the first answer of that
-        one."""
+        """Node → the time by which another node had taken the group over from it, at the latest that node's first
+        answer."""
         fabric = world.cluster.fabric
         fabric.sent.append(self._sent)
         fabric.arrived.append(self._arrived)
@@ -63,7 +63,7 @@ class GroupWatch:
 
     @property
     def coordinator(self) -> NodeId | None:
-        """The node that leads the group's partition of the offsets topic."""
+        """Return the node that leads the group's partition of the offsets topic."""
         cluster = self._world.cluster
         topic = cluster.image.topic(OFFSETS_TOPIC)
         if topic is None:
@@ -71,7 +71,7 @@ class GroupWatch:
         return cluster.leader_of(OFFSETS_TOPIC, partition_for(self._group, len(topic.partitions)))
 
     def serving(self) -> list[NodeId]:
-        """The nodes that really coordinate the group, whatever others believe."""
+        """Return the nodes that really coordinate the group, whatever others believe."""
         found = []
         for node_id, node in self._world.cluster.nodes.items():
             if node.broker is not None:
@@ -82,7 +82,7 @@ class GroupWatch:
 
     @property
     def coordinator_followers(self) -> list[NodeId]:
-        """The in-sync followers of that partition."""
+        """Return the in-sync followers of that partition."""
         cluster = self._world.cluster
         topic = cluster.image.topic(OFFSETS_TOPIC)
         if topic is None:
@@ -153,7 +153,7 @@ class GroupWatch:
         )
 
     def _moved(self, server: str) -> None:
-        """It coordinates the group now."""
+        """Note that this node coordinates the group now."""
         if self._coordinator not in ("", server):
             self.events["coordinator-moved"] += 1
         self._coordinator = server
@@ -170,12 +170,12 @@ class GroupWatch:
 
     def _fetched(self, server: str, request: OffsetFetchRequest, response: OffsetFetchResponse) -> None:
         asked = self._asked.pop(id(request), None)
-        # A former coordinator may tell old state to anybody who asks; only members of its last generation do.
+        # A former coordinator may return old state to anybody; judge it for members of its last generation only.
         replaced = server != f"node{self.coordinator}"
         if asked is None or (replaced and not self._is_member(asked[1])):
             return
         _, client, generation, asked_s = asked
-        if replaced:  # it cannot know what its successor took or told, of the same generation too
+        if replaced:  # it cannot know what its successor accepted or said, even in the same generation
             asked_s = min(asked_s, self._replaced_s.get(server, asked_s))
         for group in response.groups:
             if group.group_id == self._group and group.error is ErrorCode.NONE:

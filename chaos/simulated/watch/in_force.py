@@ -1,4 +1,4 @@
-"""The images that each node acts by, and since when: what it decides is judged by them."""
+"""The images that each node acts on, and since when: its decisions are judged by them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tidelog.model.ids import NodeId
 
 
 class InForce(NamedTuple):
-    """The image that a node acts by, since when."""
+    """The image that a node acts on, since when."""
 
     since_s: float
     image: MetadataImage
 
 
 class ImagesInForce:
-    """Of the nodes that somebody asked for, from then on."""
+    """The images of the nodes that were asked for, from the first question on."""
 
     def __init__(self, cluster: SimulatedCluster, now: Callable[[], float], *, controllers: bool = False) -> None:
-        """``now``: the time in which questions are asked. ``controllers``: what the nodes' controllers act by, which
-        may be ahead of their brokers."""
+        """``now``: the time base of the questions. ``controllers``: the images of the nodes' controllers, which may be
+        ahead of their brokers."""
         self._controllers = controllers
         self._cluster = cluster
         self._now = now
         self._shown: dict[NodeId, tuple[Node, list[InForce]]] = {}
 
     def watched(self, node_id: NodeId) -> Node | None:
-        """A node that runs, whose images are noted from now on; ``None`` if it does not run."""
+        """Return a running node and record its images from now on; ``None`` if it is down."""
         node = self._cluster.nodes.get(node_id)
         if node is None or not node.view.opened:
             return None
@@ -54,7 +54,7 @@ class ImagesInForce:
         return node
 
     def since(self, node_id: NodeId, node: Node, began_s: float) -> list[InForce]:
-        """Those in force since a time; empty if the node that was asked runs no more."""
+        """Return the images in force since a time; empty if the node is down by now."""
         if self._cluster.nodes.get(node_id) is not node:
             return []
         shown = self._shown[node_id][1]

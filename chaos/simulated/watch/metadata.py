@@ -1,4 +1,5 @@
-"""Follows the metadata of a simulated cluster: every committed entry, every node's image, what brokers are granted."""
+"""Follows the metadata of a simulated cluster: every committed entry, every node's image, the requests of brokers that
+were granted."""
 
 from __future__ import annotations
 
@@ -36,16 +37,16 @@ from tidelog.proto.calls.controller_api import (
 from tidelog.proto.logs.metadata_records import PartitionRecord
 
 Elected = Callable[[TopicIdPartition, int, NodeId], None]
-"""Told of each leader that the committed metadata name: partition, leader epoch, leader."""
+"""Called for each leader that the committed metadata name: partition, leader epoch, leader."""
 
 
 class MetadataWatch:
-    """Judges metadata as they are committed. ``events`` counts what happened to partitions."""
+    """Judges metadata as they are committed. ``events`` counts events of partitions."""
 
     def __init__(
         self, world: World, elected: Elected, changed: Callable[[TopicIdPartition], None] = lambda key: None
     ) -> None:
-        """``changed``: told of each partition whose committed state is another now."""
+        """``changed``: called for each partition whose committed state changes."""
         self.events: Counter[str] = Counter()
         self._world = world
         self._elected = elected
@@ -54,14 +55,14 @@ class MetadataWatch:
         self._images = ImageJudge()
         self._standings = StandingJudge()
         self.image = MetadataImage()
-        """The newest committed."""
+        """The newest committed image."""
         self.partitions: dict[TopicIdPartition, PartitionRecord] = {}
         self._brokers: dict[NodeId, Registered] = {}
         self._gone: set[NodeId] = set()
-        """Unregistered, and not back."""
+        """Unregistered nodes that have not returned."""
         self._offset = -1
         self._closed: frozenset[NodeId] = frozenset()
-        """Brokers that get no new replicas, as of the entry before."""
+        """Brokers that get no new replicas, as of the previous entry."""
         self._controllers: dict[NodeId, ControllerNode] = {}
         self._nodes: dict[NodeId, Node] = {}
         self._looked_at: dict[NodeId, MetadataImage] = {}
@@ -69,7 +70,7 @@ class MetadataWatch:
         world.cluster.fabric.answered.append(self._answered)
 
     def look(self, node_id: NodeId, node: Node) -> None:
-        """Look at a node that runs, now that it may have heard something."""
+        """Look at a running node, now that it may have received something."""
         if self._nodes.get(node_id) is not node:
             self._nodes[node_id] = node
             self._images.restarted(node_id)
@@ -90,7 +91,7 @@ class MetadataWatch:
 
     @property
     def is_newest(self) -> bool:
-        """Whether no node of release 0.1 has heard of a later commit than those that are judged here."""
+        """Return whether no node of release 0.1 knows of a later commit than those judged here."""
         return self.image.offset >= self._world.cluster.former_offset
 
     # --- steps --------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class MetadataWatch:
             self._world.violated(f"controllers {known} and {node_id} in epoch {epoch}")
 
     def _committed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """A controller heard of a committed entry; each of them does, this is for the first."""
+        """Judge a committed entry. Every controller learns of it; this is called for the first."""
         if image.offset < 0:
             return
         self._tell(self._images.committed(image.offset, image.epoch))
@@ -118,7 +119,7 @@ class MetadataWatch:
         self._tell(self._images.observe(NO_NODE, image.offset, image.epoch, _content(image)))
         in_order = image.offset == self._offset + 1
         if not in_order:
-            # No living node heard of the entries between: judge from here on.
+            # No living node saw the entries between: judge from here on.
             self._standings = StandingJudge()
             self._closed = frozenset()
         self._offset = image.offset
@@ -221,8 +222,8 @@ class MetadataWatch:
         )
 
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
-        """A remote broker was answered. What a controller says that is deposed and has not heard of it yet, without
-        committing anything, binds nobody."""
+        """Judge the answer to a remote broker. The answer of a deposed controller that does not know it yet, and
+        commits nothing, has no effect."""
         if not self._leads or server != f"node{self._leads[max(self._leads)]}":
             return
         match request, response:
@@ -248,7 +249,7 @@ class MetadataWatch:
 
 
 def standing_of(key: TopicIdPartition, record: PartitionRecord) -> PartitionStanding:
-    """A partition's record, for the judge of standings."""
+    """Return a partition's record in the form that the judge of standings needs."""
     return PartitionStanding(
         key,
         record.leader,
@@ -261,17 +262,17 @@ def standing_of(key: TopicIdPartition, record: PartitionRecord) -> PartitionStan
 
 
 def online_replicas(image: MetadataImage, record: PartitionRecord) -> Callable[[NodeId], bool]:
-    """Says which nodes' replicas of a partition stand on directories that work."""
+    """Return a test for nodes: whether their replica of a partition is in a directory that works."""
     return lambda node: image.has_online_directory(node, record)
 
 
 def world_min_isr(world: World) -> int:
-    """The value in the nodes' configuration files."""
+    """Return the value in the nodes' configuration files."""
     return int(world.cluster.settings.get("min.insync.replicas", "1"))
 
 
 def _content(image: MetadataImage) -> int:
-    """The content of an image, for comparison."""
+    """Return the content of an image, for comparison."""
     partitions = (
         (topic.name, number, found)
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)

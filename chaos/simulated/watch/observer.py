@@ -1,4 +1,4 @@
-"""Watches a simulated cluster while it runs, and reads its logs at the end. Acts on nothing."""
+"""Watches a simulated cluster while it runs, and reads its logs at the end. Never acts on anything."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _NODE: Final = "node"
 
 
 class Observer:
-    """Counts events and judges nodes and clients after each message, logs as virtual time passes."""
+    """Counts events. Judges nodes and clients after each message, and logs as virtual time passes."""
 
     def __init__(self, world: World, *, synced: bool = False) -> None:
-        """``synced``: what is acknowledged is on disks (flush.messages=1), and is looked for there."""
+        """``synced``: acknowledged records are on disks (flush.messages=1), so the judge looks for them there."""
         self._world = world
         self._cluster = world.cluster
         self._logs = ReplicaLogJudge()
@@ -44,34 +44,34 @@ class Observer:
         self._leaders = LeaderKnowledgeJudge()
         self._touched = ""
         self.moment: Callable[[], None] = lambda: None
-        """Told that a message is about to arrive, when everything before it was looked at."""
+        """Called when a message is about to arrive, after everything before it was looked at."""
         self._counts: Counter[str] = Counter()
         self._timer: Due | None = None
 
     @property
     def events(self) -> Counter[str]:
-        """The events of the cluster."""
+        """Return the events of the cluster."""
         compacted = Counter({"compacted": min(self.compacted.gone, 1)})
         return self._counts + self._metadata.events + compacted
 
     @property
     def image(self) -> MetadataImage:
-        """The newest committed metadata."""
+        """Return the newest committed metadata."""
         return self._metadata.image
 
     @property
     def quiet_since_s(self) -> float | None:
-        """Since when nothing is in any node's way; None: something is."""
+        """Return since when no node is disturbed; None: one is."""
         return self._progress.quiet_since_s
 
     def begin(self) -> None:
-        """Look from now on."""
+        """Start watching."""
         self._cluster.died.append(self._died)
         self._world.arrived = self._arrived
         self._sample()
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         self._world.arrived = lambda name: None
         if self._timer is not None:
             self._timer.cancel()
@@ -79,13 +79,13 @@ class Observer:
             self._died(node_id)
 
     def client(self, name: str, cache: MetadataCache) -> None:
-        """Watch what a client knows of leaders."""
+        """Watch a client's knowledge of leaders."""
         self._clients[name] = cache
 
     # --- while it runs ------------------------------------------------------------------------------
 
     def _arrived(self, name: str) -> None:
-        """A message is about to be taken: look at the receiver of the last one."""
+        """A message is about to be received: look at the receiver of the last one."""
         touched, self._touched = self._touched, name
         self._look(touched)
         self.moment()
@@ -143,7 +143,7 @@ class Observer:
         self._watch.judge_members(key)
 
     def _died(self, node_id: NodeId) -> None:
-        """Take down what a process counted, before it is gone."""
+        """Record the counters of a process before it is gone."""
         node = self._cluster.nodes.get(node_id)
         if node is None or node.broker is None:
             self._watch.died(node_id)
@@ -166,7 +166,7 @@ class Observer:
     # --- the end ------------------------------------------------------------------------------------
 
     def replicas_level(self) -> bool:
-        """Whether all replicas of each partition have the same end, and it is committed."""
+        """Return whether all replicas of each partition have the same end, and it is committed."""
         ends: dict[TopicIdPartition, set[int]] = {}
         for _, key, replica in self._watch.replicas():
             found = ends.setdefault(key, set())
@@ -175,7 +175,7 @@ class Observer:
         return all(len(found) == 1 for found in ends.values())
 
     def log_ends(self) -> dict[TopicPartition, int]:
-        """The end of each partition's log, on the replica that has the most."""
+        """Return the end of each partition's log, on the replica that has the most."""
         found: dict[TopicPartition, int] = {}
         for _, key, replica in self._watch.replicas():
             at = TopicPartition(replica.partition.state.topic, key.partition)
@@ -183,7 +183,7 @@ class Observer:
         return found
 
     def waiting(self) -> list[str]:
-        """What waits on brokers for clients."""
+        """Return what brokers hold for waiting clients."""
         found = []
         for node_id, node in self._cluster.nodes.items():
             replicas = node.broker.replicas if node.broker is not None else None
@@ -197,7 +197,7 @@ class Observer:
         return found
 
     def left_to_clean(self) -> dict[str, int]:
-        """How many records of each replica of a compacted partition are left for its cleaner."""
+        """Return how many records of each replica of a compacted partition are left for its cleaner."""
         found = {}
         for node_id, key, replica in self._watch.replicas():
             if self.compacted.covers(replica.partition.log):
@@ -207,8 +207,8 @@ class Observer:
         return found
 
     def judge_end(self) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-        """Judge all replicas from their beginning, now that all is mended; return what the partitions hold,
-        but for compacted ones."""
+        """Judge all replicas from the start of their logs, now that all is repaired; return the content of the
+        partitions, except compacted ones."""
         self._logs.look_again()
         self.compacted.look_again()
         final: dict[TopicPartition, list[tuple[int, bytes]]] = {}
@@ -238,7 +238,7 @@ class Observer:
         return final
 
     def standing(self) -> str:
-        """How everything stands, for a violation's text."""
+        """Describe the state of everything, for a violation's text."""
         cluster = self._cluster
         lines = [f"at {self._world.now_s:.3f} s"]
         for node_id, host in cluster.hosts.items():

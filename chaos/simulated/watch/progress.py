@@ -1,9 +1,9 @@
-"""Judges progress while a minority is in trouble: sound partitions go on, within a bound.
+"""Judges progress while a minority is in trouble: sound partitions keep working, within a bound.
 
 A partition is whole while a majority of the controllers and two of its replicas run on directories that work, one of
-them safe to lead, no link is cut or slow, no disk is slow and no client stands still. Once that has lasted for
-some seconds, and for as long as it does, producers must hear of it: also of a partition that was idle when a third
-replica's directory failed.
+the two safe to lead, no link is cut or slow, no disk is slow and no client is paused. Once that has lasted for some
+seconds, and for as long as it does, producers must get acknowledgements: also for a partition that was idle when a
+third replica's directory failed.
 """
 
 from __future__ import annotations
@@ -21,25 +21,24 @@ from tidelog.model.ids import NodeId, TopicIdPartition, TopicPartition
 from tidelog.proto.logs.metadata_records import PartitionRecord
 
 SETTLED_S: Final = 6.0
-"""From the last fault on: sessions end, clients hear of new leaders."""
+"""Counted from the last fault: sessions end, clients learn of new leaders."""
 BOUND_S: Final = 6.0
 REPLICAS_MIN: Final = 2
 
 
 class ProgressWatch:
-    """Takes down when each partition was whole. ``clients_stand``: whether a client is paused now."""
+    """Records when each partition was whole. ``clients_stand``: whether a client is paused now."""
 
     def __init__(self, world: World, metadata: MetadataWatch, clients_stand: Callable[[], bool]) -> None:
         self._clients_stand = clients_stand
         self._cluster = world.cluster
         self._metadata = metadata
         self.quiet_since_s: float | None = None
-        """Since when every node serves and nothing is in its way, counted from when that has settled; it may be to
-        come."""
+        """Since when every node serves undisturbed, counted from when that has settled; may be in the future."""
         self._changes: dict[TopicIdPartition, list[tuple[float, bool]]] = {}
 
     def sample(self) -> None:
-        """Look at what is whole now."""
+        """Record what is whole now."""
         running = self._running()
         now = self._cluster.loop.now
         if running is None or len(running) < len(self._cluster.node_ids) or self._any_broken():
@@ -53,7 +52,7 @@ class ProgressWatch:
                 changes.append((now, is_whole))
 
     def judge(self, history: History) -> list[str]:
-        """Say where nothing was acknowledged though all was whole."""
+        """Report where nothing was acknowledged though everything was whole."""
         now = self._cluster.loop.now
         found = []
         for key, changes in self._changes.items():
@@ -71,7 +70,7 @@ class ProgressWatch:
         return found
 
     def _running(self) -> frozenset[NodeId] | None:
-        """Nodes that run and serve; ``None`` if anything but a broken directory stands in anybody's way."""
+        """Return the nodes that run and serve; ``None`` if anything is disturbed by more than a broken directory."""
         cluster = self._cluster
         if cluster.fabric.is_troubled or any(cluster.slow_disks.values()) or self._clients_stand():
             return None
@@ -95,7 +94,7 @@ class ProgressWatch:
         return bool(safe) and len(able) >= REPLICAS_MIN
 
     def _holds(self, node_id: NodeId, key: TopicIdPartition) -> bool:
-        """Whether nothing is wrong with the directory of a running node's replica."""
+        """Return whether the directory of a running node's replica works."""
         files, broker = self._cluster.hosts[node_id].files, self._cluster.nodes[node_id].broker
         if files is None or not files.faults.broken:
             return True

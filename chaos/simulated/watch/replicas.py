@@ -1,8 +1,7 @@
-"""Follows the replicas of a simulated cluster: each node is looked at after every message that reached it.
+"""Follows the replicas of a simulated cluster: looks at a node after every message that it received.
 
-A message changes what its receiver holds; when the next one arrives anywhere, everything that the last one
-led to at that instant is done. So nothing that a node was in between two messages stays unseen, and a node
-that hears nothing costs nothing.
+A message changes its receiver's state; when the next message arrives anywhere, all effects of the last one at that
+instant are done. So no state of a node between two messages stays unseen, and an idle node costs nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _BEHIND_EPOCHS: Final = 21
 
 @dataclass(slots=True)
 class _Seen:
-    """How a replica stood when it was looked at last."""
+    """The state of a replica when it was last looked at."""
 
     replica: Replica
     mark: int = -1
@@ -52,7 +51,7 @@ class _Seen:
 
 
 class ReplicaWatch:
-    """Judges replicas between messages. ``synced``: what counts as held is what is on the disk (flush.messages=1)."""
+    """Judges replicas between messages. ``synced``: only data on the disk counts as held (flush.messages=1)."""
 
     def __init__(
         self,
@@ -74,11 +73,11 @@ class ReplicaWatch:
         self._durable = DurableEnds() if synced else None
         self._told: dict[str, None] = {}
         self._ends: dict[NodeId, tuple[int, dict[TopicIdPartition, int]]] = {}
-        """Which of a node's processes died, and the log ends that it had then."""
+        """Which of a node's processes died, and its log ends at that time."""
         self._may_expire = "producer.id.expiration.ms" in world.cluster.settings
 
     def died(self, node_id: NodeId) -> None:
-        """A node's process ends: nothing goes on from where it stood, and the next one finds its logs as they are."""
+        """Note that a node's process ended: the next one starts from the logs as they are, not from its state."""
         node, host = self._cluster.nodes.get(node_id), self._cluster.hosts[node_id]
         if host.ends_in_call or host.files is None or host.files.faults.broken:
             self._ends.pop(node_id, None)
@@ -94,7 +93,7 @@ class ReplicaWatch:
         self._seen.pop(node_id, None)
 
     def look(self, node_id: NodeId, node: Node) -> None:
-        """Look at what moved on a node since the last time."""
+        """Look at what changed on a node since the last time."""
         if node_id in self._ends and node._logs is not None:
             self._judge_opened(node_id, node._logs)
         if node.broker is None:
@@ -122,15 +121,15 @@ class ReplicaWatch:
                 self._tell(wish_outlived(key, node_id, wish, known))
 
     def _judge_opened(self, node_id: NodeId, logs: LogManager) -> None:
-        """A process has opened its logs and done nothing else: they are as the last one left them."""
+        """Judge the logs of a process that has only opened them: they are as the last process left them."""
         host = self._cluster.hosts[node_id]
         broken = host.files is not None and host.files.faults.broken
         boots, ends = self._ends.pop(node_id)
         if host.boots != boots + 1:
-            return  # nobody has looked into the processes between
+            return  # nobody has looked into the processes in between
         for key, end in ends.items():
             found = logs.get(*key)
-            now = found.log_end_offset if found is not None else None if end else 0  # an empty log need not have files
+            now = found.log_end_offset if found is not None else None if end else 0  # an empty log may have no files
             if now != end and not broken and node_id not in self._cluster.lost_data:
                 self._tell([f"node {node_id} died with {key} at {end}, and starts with {now}"])
 
@@ -156,12 +155,12 @@ class ReplicaWatch:
             self.judge_producers(node_id, key, partition)
 
     def judge_members(self, key: TopicIdPartition) -> None:
-        """Replicas that may be elected safely hold all committed records."""
+        """Judge that replicas that may be elected safely hold all committed records."""
         found = self._metadata.partitions.get(key)
         if found is None or not self._metadata.is_newest:
             return
         if found.leader_recovery:
-            self._committed_ends.pop(key, None)  # elected uncleanly: what was committed may be gone
+            self._committed_ends.pop(key, None)  # elected uncleanly: committed records may be gone
             return
         ends = {}
         for node_id in (*found.isr, *found.eligible_leader_replicas):
@@ -195,7 +194,7 @@ class ReplicaWatch:
         self._tell(marks_behind(key, node_id, partition.high_watermark, ends, isr))
 
     def judge_producers(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
-        """A replica's knowledge of producers equals the content of its log."""
+        """Judge that a replica's producer state matches the content of its log."""
         log = partition.log
         if node_id in self._cluster.rotten:
             return
@@ -214,7 +213,7 @@ class ReplicaWatch:
         self._tell(producers_apart(key, node_id, known, stored, may_expire=may_expire))
 
     def compare_logs(self) -> None:
-        """Compare what is new below high watermarks with what the other replicas have."""
+        """Compare new batches below high watermarks with those of the other replicas."""
         for node_id, key, replica in self.replicas():
             partition = replica.partition
             log = partition.log
@@ -230,7 +229,7 @@ class ReplicaWatch:
                     with Undisturbed(self._cluster.hosts[node_id].files):
                         batches = [stored_batch(batch) for batch in batches_of(log, wanted, end)]
                 except LogDirFailed:
-                    continue  # its directory has failed, which the node is about to find out
+                    continue  # its directory has failed, as the node will find out soon
                 self._tell(self._logs.observe(key, node_id, log.log_start_offset, mark, end, batches))
 
     def _compare_compacted(self, node_id: NodeId, key: TopicIdPartition, partition: Partition) -> None:
@@ -238,10 +237,10 @@ class ReplicaWatch:
             with Undisturbed(self._cluster.hosts[node_id].files):
                 self._tell(self._compacted.look(node_id, key, partition))
         except LogDirFailed:
-            return  # its directory has failed, which the node is about to find out
+            return  # its directory has failed, as the node will find out soon
 
     def replicas(self) -> Iterator[tuple[NodeId, TopicIdPartition, Replica]]:
-        """Every replica of every node that runs."""
+        """Yield every replica of every running node."""
         for node_id, node in self._cluster.nodes.items():
             if node.broker is not None:
                 for key, replica in node.broker.replicas.replicas.items():
@@ -255,12 +254,12 @@ class ReplicaWatch:
 
 
 def replica_of(node: Node, key: TopicIdPartition) -> Replica | None:
-    """A node's replica of a partition, if it has one."""
+    """Return a node's replica of a partition, if it has one."""
     return None if node.broker is None else node.broker.replicas.replicas.get(key)
 
 
 def stored_batch(batch: Batch) -> StoredBatch:
-    """A batch as the judges want it."""
+    """Convert a batch to the form that the judges need."""
     digest = zlib.crc32(batch.view[_BEHIND_EPOCHS:], batch.crc)
     return StoredBatch(batch.base_offset, batch.last_offset, batch.leader_epoch, digest)
 

@@ -1,4 +1,4 @@
-"""Judges who may do what: by reading every entry anew, without index or cache. Source: ``StandardAuthorizerData``."""
+"""Judges access rights by reading every entry afresh, without index or cache. Source: ``StandardAuthorizerData``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.security.acls import (
 def may(
     entries: Iterable[AclBinding], principal: str, operation: AclOperation, resource_type: ResourceType, name: str
 ) -> bool:
-    """Whether the entries, all of them for any host, let somebody without further rights do something."""
+    """Return whether the entries, all of them for any host, allow an operation to a user who has no other rights."""
     allowed = False
     for acl in entries:
         if acl.resource_type is not resource_type or acl.principal not in (principal, EVERYBODY):

@@ -1,4 +1,4 @@
-"""Follows transactions in a simulated cluster: the identities given out, the last stable offsets, the logs."""
+"""Follows transactions in a simulated cluster: the identities handed out, the last stable offsets, the logs."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ SAMPLE_S: Final = 0.05
 
 
 class TransactionWatch:
-    """``places``: topics that transactions write to, and their partitions; ``bounds_s``: for how long one may be open
-    in them, those of no bound left out; ``quiet_since_s`` as :attr:`Observer.quiet_since_s`."""
+    """Judges transactions. ``places``: topics that transactions write to, and their partitions; ``bounds_s``: how long
+    one may be open in each, without topics that have no bound; ``quiet_since_s`` as :attr:`Observer.quiet_since_s`."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class TransactionWatch:
         self._places = places
         self._told: dict[str, None] = {}
         self.committing: dict[str, None] = {}
-        """Transactional ids whose producers have asked for a commit, until somebody takes them out."""
+        """Transactional ids whose producers have asked for a commit, until somebody removes them."""
         self.on_commit: Callable[[], None] = lambda: None
-        """Told of each of them before the request is under way."""
+        """Called for each of them before the request is sent."""
         world.cluster.fabric.answered.append(self._answered)
         world.cluster.fabric.sent.append(self._sent)
         world.cluster.fabric.arrived.append(self._arrived)
         self.reached: dict[str, str] = {}
-        """Which node each kind of request reached last, until somebody takes it out."""
+        """Request kind → the node that it reached last, until somebody removes it."""
         self._fences = Fences()
         self._stable_ends = StableEnds()
         self._misled: dict[str, None] = {}
@@ -72,18 +72,18 @@ class TransactionWatch:
         self._taken_over_s: dict[str, float] = {}
 
     def begin(self) -> None:
-        """Look at partitions from now on."""
+        """Judge partitions from now on."""
         self._sample()
 
     def coordinator(self, transactional_id: str) -> NodeId | None:
-        """The node that leads the id's partition of the state topic."""
+        """Return the node that leads the id's partition of the state topic."""
         return self._leader(STATE_TOPIC, transactional_id)
 
     def group_coordinator(self, group: str) -> NodeId | None:
         return self._leader(OFFSETS_TOPIC, group)
 
     def is_up_to_date(self, server: str, transactional_id: str) -> bool:
-        """Whether a node coordinates for an id, and knows that it does, under the newest epoch."""
+        """Return whether a node coordinates an id, and knows that it does, under the newest epoch."""
         topic = self._cluster.image.topic(STATE_TOPIC)
         node = self._cluster.nodes.get(NodeId(int(server.removeprefix("node"))))
         if topic is None or node is None or node.broker is None:
@@ -102,8 +102,8 @@ class TransactionWatch:
         return None if found is None else self._cluster.leader_of(topic, partition_for(key, len(found.partitions)))
 
     def at_step(self, injector: FaultInjector, step: str, messages: int, within_s: float, *acts: str | float) -> bool:
-        """When a request of some kind next reaches a node, ``u``, and so many messages more have arrived anywhere, do
-        something to it."""
+        """Wait until a request of some kind reaches a node, ``u``, and then for that many further messages anywhere;
+        then act on the node."""
         self.reached.pop(step, None)
         passed = 0
 
@@ -131,13 +131,13 @@ class TransactionWatch:
             self._taken_over_s[request.transactional_id or ""] = self._cluster.loop.now
 
     def taken_over(self, transactional_id: str) -> bool:
-        """Whether somebody asked for the id since a transaction of it was to be prepared: a request that comes twice,
-        the second time late, is not told from that of a new producer, and aborts what is prepared."""
+        """Return whether anybody initialised the id since one of its transactions was to be prepared. A late duplicate
+        of such a request cannot be told apart from that of a new producer, and aborts what is prepared."""
         return self._taken_over_s.get(transactional_id, -1.0) >= self._prepared_s.get(transactional_id, 0.0)
 
     def misled(self, transactional_id: str) -> bool:
-        """Whether the last request to end a transaction of the id was refused by a coordinator that others have
-        replaced already, and that has not heard of it: it says what was right before."""
+        """Return whether the last request to end a transaction of the id was refused by a replaced coordinator that
+        does not know it yet: its answer was right before."""
         return transactional_id in self._misled
 
     def _coordinates(self, server: str, transactional_id: str) -> bool:
@@ -178,7 +178,7 @@ class TransactionWatch:
     def _told_ends(
         self, server: str, request: ListOffsetsRequest, response: ListOffsetsResponse, asked_s: float
     ) -> None:
-        """What a deposed leader tells was right before."""
+        """Judge the ends that a leader returned. The answer of a deposed leader was right before."""
         for asked, told in zip(request.partitions, response.results, strict=True):
             if asked.timestamp != LATEST_TIMESTAMP or told.error is not ErrorCode.NONE:
                 continue
@@ -188,7 +188,8 @@ class TransactionWatch:
                 self._tell_all(self._stable_ends.told(server, at, told.offset, asked_s))
 
     def _taken_in(self, server: str, request: Any, of: Any, asked_s: float) -> None:
-        """What a deposed coordinator repeats of what it decided before is no breach; what came of it, logs show."""
+        """Judge an accepted request. A deposed coordinator that repeats an earlier decision is no breach; the logs show
+        the effect."""
         if isinstance(request, TxnOffsetCommitRequest) or self._coordinates(server, of.transactional_id):
             what = type(request).__name__.removesuffix("Request")
             identity = (of.producer_id, of.producer_epoch)
@@ -231,7 +232,7 @@ class TransactionWatch:
     # --- the end ----------------------------------------------------------------------------------------
 
     def marks(self) -> dict[TopicPartition, tuple[int, int]]:
-        """Last stable offset and high watermark of each partition at its leader."""
+        """Return the last stable offset and high watermark of each partition at its leader."""
         return {
             TopicPartition(partition.state.topic, partition.state.partition): (
                 partition.last_stable_offset,
@@ -250,7 +251,7 @@ class TransactionWatch:
 
 
 def led_logs(cluster: SimulatedCluster, topics: Iterable[str]) -> dict[TopicPartition, list[LogEntry]]:
-    """The logs of topics, batch by batch, as their leaders hold them."""
+    """Return the logs of topics, batch by batch, as their leaders hold them."""
     wanted = frozenset(topics)
     found: dict[TopicPartition, list[LogEntry]] = {}
     for node_id, node in cluster.nodes.items():
@@ -264,13 +265,13 @@ def led_logs(cluster: SimulatedCluster, topics: Iterable[str]) -> dict[TopicPart
             log = partition.log
             with Undisturbed(cluster.hosts[node_id].files):
                 batches = batches_of(log, log.log_start_offset, log.log_end_offset)
-                # The cleaner leaves a producer's last batch without its records, a marker too: it says nothing.
+                # The cleaner keeps a producer's last batch, even a marker, without its records: it says nothing.
                 found[at] = [entry_of(batch) for batch in batches if batch.record_count]
     return found
 
 
 def entry_of(batch: Batch) -> LogEntry:
-    """The facts about a batch that a judge needs."""
+    """Return the facts about a batch that a judge needs."""
     if not batch.is_control:
         records = [(record.offset, record.value or b"") for record in decode_records(batch)]
         return LogEntry(

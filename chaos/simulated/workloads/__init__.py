@@ -1,1 +1,1 @@
-"""Clients at work in the simulation."""
+"""Clients that work in the simulation."""

@@ -1,10 +1,10 @@
-"""Rights that are given and taken back while a simulated cluster is at work, and users who try all the time what they
-may do.
+"""Rights that are granted and revoked while a simulated cluster is working, and users who constantly try what they may
+do.
 
-Judged, besides what every run is: each node decides as the entries of its own image say that are in force then, so that
-no right outlives the image of the node that is asked; nothing is changed for somebody whom the active controller's
-image lets change nothing, however old that of the node is; what an administrator was told is done is so, on every node,
-once all is mended.
+Judged, besides the checks of every run: each node decides by the entries of the image that it has in force, so that no
+right outlives the image of the node that is asked; nothing changes for a user to whom the active controller's image
+allows no changes, however old the asked node's image is; once all is repaired, every node has every change that was
+confirmed to the administrator.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ GROUP: Final = "auditors"
 USERS: Final = ("alice", "bob")
 ASK_S: Final = 5.0
 AT_ONCE_S: Final = 0.09
-"""A request that was answered within that long was sent once: before ``retry_backoff_ms`` nobody asks again."""
+"""A request that was answered within this time was sent once: nobody retries before ``retry_backoff_ms``."""
 _DENIED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 _T, _G = ResourceType.TOPIC, ResourceType.GROUP
 _OPERATIONS: Final = (
@@ -85,7 +85,7 @@ NEEDED: Final[dict[str, tuple[Right, ...]]] = {
     "commit": ((AclOperation.READ, _G, GROUP), (AclOperation.READ, _T, TOPIC)),
     ALTER: ((AclOperation.ALTER_CONFIGS, _T, TOPIC),),
 }
-"""What each attempt needs, by its name."""
+"""The rights that each attempt needs, by its name."""
 
 
 class Ruler(NamedTuple):
@@ -97,7 +97,7 @@ class Ruler(NamedTuple):
 
 
 def entries_of(image: MetadataImage) -> list[AclBinding]:
-    """The access control entries of an image."""
+    """Return the access control entries of an image."""
     found = [binding_of(record) for record in image.acls.values()]
     return [acl for acl in found if not isinstance(acl, Refusal)]
 
@@ -112,18 +112,18 @@ class AccessWork:
         self._rng = random.Random(sim.rng.random())
         self.stopping = False
         self.quiet = False
-        """Whether rights stay as they are from now on, and nothing is written any more."""
+        """Whether rights stay unchanged from now on, and nothing is written any more."""
         self.changing = False
-        """Whether a change of rights is under way, as a node may know of it and another one not yet."""
+        """Whether a change of rights is in progress, which one node may know of and another may not."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.images = ImagesInForce(sim.cluster, lambda: sim.now_s)
         self.controllers = ImagesInForce(sim.cluster, lambda: sim.now_s, controllers=True)
         self._sure: dict[AclBinding, bool] = {}
-        """Entries that were asked for, and whether each must be there now."""
+        """Entries that were requested, and whether each must exist now."""
         self._unsure: set[AclBinding] = set()
-        """Entries of which nobody knows whether they must be there: a change may still come to pass."""
+        """Entries that may or may not exist: a change may still take effect."""
         self._late: set[AclBinding] = set()
-        """Entries with a change that was slow: a copy of the request may be under way, and undo a later change."""
+        """Entries with a slow change: a copy of the request may be in transit, and undo a later change."""
         for user in USERS:
             sim.cluster.fabric.sessions[user] = Session(Principal(USER, user))
 
@@ -140,7 +140,7 @@ class AccessWork:
     async def settle(self, bound_s: float) -> None:
         self.quiet = True
         await asyncio.wait([self._tasks[ADMINISTRATOR]])
-        await asyncio.sleep(TRY_S)  # what is being written now is answered, or given up
+        await asyncio.sleep(TRY_S)  # the write in progress is answered, or given up
         await self.sim.cluster.wait_for(self._level, "the same access control entries on every node", bound_s)
 
     def judge(self) -> None:
@@ -207,13 +207,14 @@ class AccessWork:
     # --- the judge of each decision ---------------------------------------------------------------------
 
     def leader(self) -> Ruler | None:
-        """The only node that takes itself for the active controller."""
+        """Return the only node that considers itself the active controller."""
         found = [(node_id, self.controllers.watched(node_id)) for node_id in self.sim.cluster.node_ids]
         active = [Ruler(at, node, node.known_leader[1]) for at, node in found if node and node.is_active_controller]
         return active[0] if len(active) == 1 else None
 
     def decided(self, user: str, node_id: NodeId, node: Node, attempt: str, began_s: float, error: ErrorCode) -> None:
-        """A node has answered an attempt that began at a time: as one of the images in force since then says?"""
+        """Judge a node's answer to an attempt that began at a time: does it match one of the images in force since
+        then?"""
         topic = self.sim.cluster.image.topic(TOPIC)
         in_force = self.images.since(node_id, node, began_s)
         if not in_force or topic is None or topic.topic_id not in in_force[0].image.topics:
@@ -224,8 +225,8 @@ class AccessWork:
     def altered(
         self, user: str, node_id: NodeId, node: Node, led: Ruler | None, began_s: float, error: ErrorCode
     ) -> None:
-        """A node has answered a change that began at a time, when ``led`` was the active controller. Both let it
-        happen, and either may have refused it."""
+        """Judge a node's answer to a change that began at a time, when ``led`` was the active controller. Both must
+        allow the change, and either may have refused it."""
         asked = self.images.since(node_id, node, began_s)
         if error not in (ErrorCode.NONE, *_DENIED) or not asked or led is None or led != self.leader():
             return

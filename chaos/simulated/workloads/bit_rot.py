@@ -1,8 +1,8 @@
-"""Synced bytes that flip while a simulated cluster is at work, and what is judged of it.
+"""Synced bytes that flip while a simulated cluster is working, and the judges of the effects.
 
-A flip never takes a batch's only copy: the batches are dealt out among the nodes by their offsets, and one that no
-other disk holds durably is spared. Judged, besides what every run is: once the scrub had its time, no replica hands out
-what is damaged; and once all other faults are undone, every replica mends itself within a bound, so that all are the
+A flip never destroys a batch's only copy: the batches are assigned to nodes by their offsets, and one that no other
+disk holds durably is spared. Judged, besides the checks of every run: after the scrub's time, no replica returns
+damaged data; and once all other faults are undone, every replica repairs itself within a bound, so that all are the
 same again.
 """
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from tidelog.chaos.simulated.simulation.simulation import Simulation
 
 DEALT: Final = 16
-"""So many offsets in a row belong to one node's share of what may rot."""
+"""Length of the runs of offsets that are assigned to one node each, where its copy may rot."""
 SCRUB_S: Final = 4.0
 """The scrub's interval in these runs."""
 FOUND_S: Final = 3 * SCRUB_S
-"""A replica of a node that runs has found damage after so long."""
+"""A replica of a running node has found damage after this long."""
 LOOK_S: Final = 1.0
 
 
@@ -71,7 +71,7 @@ class BitRot:
         self._running_s: Counter[NodeId] = Counter()
         """For how long each node has served without a break."""
         self._process: dict[NodeId, Node | None] = {}
-        """The process of each node that was looked at last."""
+        """The process of each node that was last looked at."""
         self._looking: asyncio.Task[None] | None = None
         sim.injector.acts |= {"rot": self._flip_in, "rot-stopped": self._flip_while_stopped}
 
@@ -105,7 +105,7 @@ class BitRot:
         return node is not None and self._flip(node, random.Random(where), last=False)
 
     def _flip_while_stopped(self, target: str, where: int, seconds: float) -> bool:
-        """Stop a node in good order, spoil the last thing that it wrote, or any, and start it again."""
+        """Stop a node gracefully, damage its last write, or any other, and restart it."""
         cluster, node = self.sim.cluster, self.sim.injector.resolve(target)
         if node is None or node not in cluster.nodes:
             return False
@@ -115,7 +115,7 @@ class BitRot:
         self._stopping.add(node)
 
         async def stop_and_spoil() -> None:
-            if node in cluster.nodes:  # it may have died in this very instant
+            if node in cluster.nodes:  # it may have died at this very instant
                 await cluster.stop_node(node)
             rng = random.Random(where)
             if not cluster.is_up(node) and self._flip(node, rng, last=rng.random() < 0.5):
@@ -140,7 +140,7 @@ class BitRot:
         partition, path, position, size, offset, _ = rng.choice(mine)
         at = rng.randrange(HEADER_SIZE if rng.random() < 0.5 else size)
         cluster.rot(node, path, position + at, 1 << rng.randrange(8))
-        # One that was mended may rot again.
+        # A repaired batch may rot again.
         self._rot = [
             each for each in self._rot if (each.node, each.partition, each.offset) != (node, partition, offset)
         ]
@@ -148,8 +148,8 @@ class BitRot:
         return True
 
     def _batches(self, node: NodeId) -> Iterator[Durable]:
-        """Whole batches of the topic's logs on a disk, those that a start takes as they are: before the stored recovery
-        point. Behind it a start cuts off what is damaged and what follows."""
+        """Yield the whole batches of the topic's logs on a disk that a start accepts unread: those before the stored
+        recovery point. Behind it a start truncates the log at damage."""
         files = MemoryFiles(self.sim.cluster.hosts[node].disk)
         directory = self.sim.cluster.log_directory(node)
         stored = f"{directory}/{RECOVERY_POINTS}"
@@ -171,7 +171,7 @@ class BitRot:
     # --- judging ------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Whoever runs for long enough after a flip does not hand it out any more."""
+        """Judge that a node that has run for long enough after a flip no longer returns the damaged batch."""
         cluster = self.sim.cluster
         while True:
             await asyncio.sleep(LOOK_S)
@@ -222,7 +222,7 @@ class BitRot:
 
 
 def _damage_on_disk(log: Log) -> bool:
-    """Whether anything of a log is not what it should be, whatever the node knows of it."""
+    """Return whether a log has any damage on disk, known to the node or not."""
     offset = log.log_start_offset
     while (examination := log.begin_examination(offset)) is not None:
         while not examination.done:

@@ -1,4 +1,4 @@
-"""A group of the consumer protocol (KIP-848) at work in a simulated cluster, and a client that forges requests."""
+"""A group of the consumer protocol (KIP-848) working in a simulated cluster, and a client that forges requests."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class ConsumerGroupWork(GroupWork):
 
 
 class ConsumerGroupProber(GroupProber):
-    """Commits for strangers, ahead of time, and for members that gave the partition up; sends heartbeats that are long
-    out of date."""
+    """Commits for strangers, too early, and for members that gave the partition up; sends heartbeats that are long out
+    of date."""
 
     def __init__(self, sim: Simulation, watch: ConsumerGroupWatch, judge: ConsumerGroupJudge) -> None:
         self.heartbeats = 0
-        """Forged ones that were refused."""
+        """Forged heartbeats that were refused."""
         self._epochs = watch.epochs
         self._judge = judge
         super().__init__(sim, watch, GROUP)
@@ -63,7 +63,7 @@ class ConsumerGroupProber(GroupProber):
             await super()._act(node)
 
     async def _beat(self, node: NodeId, member_id: str, epoch: int) -> None:
-        """Say for a member that it has nothing, in an epoch before its previous one."""
+        """Send a heartbeat for a member that owns nothing, in an epoch before its previous one."""
         request = ConsumerGroupHeartbeatRequest(GROUP, member_id, epoch, owned=IdAssignment(()), client_id=FORGER)
         response = await self._ask(node, request)
         if response is None:

@@ -1,10 +1,10 @@
-"""Passwords and delegation tokens that come and go while a simulated cluster is at work, and clients that log in by
-them, by old ones too, and go on asking under their logins.
+"""Passwords and delegation tokens that change while a simulated cluster is working, and clients that log in with them,
+with old ones too, and keep sending requests under their logins.
 
-Judged, besides what every run is: each node takes a login, and serves a request under one, exactly if the credentials
-in its own image are good then, by its own clock; so that nobody is served after a revocation has reached the node, or
-after a token or a login has run out. No token outlives its longest life, and none is renewed once it has expired. What
-the keeper of credentials was told is so on every node, once all is mended.
+Judged, besides the checks of every run: each node accepts a login, and serves a request under one, exactly if the
+credentials in its own image are valid by its own clock; so that nobody is served after a revocation has reached the
+node, or after a token or a login has expired. No token outlives its maximum lifetime, and none is renewed after its
+expiry. Once all is repaired, every node has every change that was confirmed to the administrator.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ SETTINGS: Final = {
     "connections.max.reauth.ms": str(REAUTH_MS),
     "connection.failed.authentication.delay.ms": "20",
 }
-"""Of every node."""
+"""Settings of every node."""
 DRIFT: Final = 0.06
-"""More than the share by which two clocks of processes may differ."""
+"""More than the share by which the clocks of two processes may differ."""
 _LOST: Final = (ConnectionLost, CallTimeout, TimeoutError)
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a client shows: a user's password, known by its ``salt``, or a delegation token."""
+    """A client's credential: a user's password, identified by its ``salt``, or a delegation token."""
 
     name: str
     password: str
@@ -82,7 +82,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A login that succeeded at a node. Times are the simulation's."""
+    """A successful login at a node. Times are the simulation's."""
 
     node: Node
     credential: Credential
@@ -102,20 +102,20 @@ class CredentialWork:
         self._rng = random.Random(sim.rng.random())
         self.stopping = False
         self.quiet = False
-        """Whether credentials stay as they are from now on."""
+        """Whether credentials stay unchanged from now on."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.images = ImagesInForce(sim.cluster, lambda: sim.now_s)
         self.shown: list[Credential] = []
-        """Everything that was ever good, the newest last."""
+        """Everything that was ever valid, the newest last."""
         self._tokens: list[DescribedDelegationToken] = []
         self._salts: dict[str, bytes | None] = {}
-        """By user: the salt of the password that it must have; ``None``: none."""
+        """User → the salt of the required password; ``None``: no password."""
         self._gone: set[str] = set()
-        """Tokens that must not be there any more."""
+        """Tokens that must be gone."""
         self._unsure: set[str] = set()
-        """Users and tokens of which nobody knows: a change may still come to pass, or a copy of one."""
+        """Users and tokens in an unknown state: a change, or a copy of one, may still take effect."""
         for name in (KEEPER, *CLIENTS):
-            # Whoever has not logged in is the keeper; nobody reads along.
+            # A client that has not logged in is the administrator; nobody eavesdrops.
             sim.cluster.fabric.sessions[name] = Session(Principal(USER, KEEPER), SecurityProtocol.SASL_SSL)
 
     async def begin(self) -> None:
@@ -152,7 +152,7 @@ class CredentialWork:
         return [(name, task.exception()) for name, task in ended]
 
     def _level(self) -> bool:
-        """Whether all nodes know the same, and nothing of tokens that were to be swept away by now."""
+        """Return whether all nodes know the same, and no token remains that should have been removed by now."""
         images = [node.view.image for node in self.sim.cluster.nodes.values()]
         users, tokens = dict(images[0].users), dict(images[0].delegation_tokens)
         swept_ms = self._earliest_ms() - 2 * SWEEP_MS
@@ -160,7 +160,7 @@ class CredentialWork:
             dict(image.users) == users and dict(image.delegation_tokens) == tokens for image in images
         )
 
-    # --- the keeper ---------------------------------------------------------------------------------------
+    # --- the administrator --------------------------------------------------------------------------------
 
     async def _keep(self, client: NodeClient) -> None:
         rng = self._rng
@@ -256,13 +256,13 @@ class CredentialWork:
         return self._rng.choice(self._tokens[-4:]) if self._tokens else None
 
     def _earliest_ms(self) -> int:
-        """What the clock shows that is behind all others."""
+        """Return the time on the clock that is furthest behind."""
         return min(host.clock.now_ms() for host in self.sim.cluster.hosts.values())
 
     # --- the judge ----------------------------------------------------------------------------------------
 
     def clock_ms(self, node_id: NodeId) -> int:
-        """What a node's clock shows."""
+        """Return the time on a node's clock."""
         return self.sim.cluster.hosts[node_id].clock.now_ms()
 
     def judged(
@@ -275,8 +275,8 @@ class CredentialWork:
         taken: bool,
         login: Login | None = None,
     ) -> None:
-        """A node has taken or refused a credential since a moment, by the simulation's time and the node's clock; with
-        ``login``, a request under it."""
+        """Judge a credential that a node accepted or refused since a moment, by the simulation's time and the node's
+        clock; with ``login``, a request under it."""
         began_s, began_ms = began
         in_force = self.images.since(node_id, node, began_s)
         if not in_force:
@@ -305,8 +305,8 @@ class CredentialWork:
 
 
 def is_good(image: MetadataImage, credential: Credential, clock_ms: int, *, logs_in: bool = True) -> bool:
-    """Whether a credential proves who somebody is; or, unless it ``logs_in``, whether the login by it goes on: a
-    changed password holds for the next one."""
+    """Return whether a credential is valid for a login; or, unless it ``logs_in``, whether an existing login by it
+    stays valid: a changed password affects the next login only."""
     if credential.by_token:
         token = image.delegation_tokens.get(credential.name)
         return token is not None and clock_ms <= min(token.max_timestamp_ms, token.expiration_timestamp_ms)
@@ -315,7 +315,7 @@ def is_good(image: MetadataImage, credential: Credential, clock_ms: int, *, logs
 
 
 class Caller:
-    """A client that logs in at any node, by good and bad credentials, and asks for anything under its logins."""
+    """A client that logs in at any node, with valid and invalid credentials, and sends any request under its logins."""
 
     def __init__(self, work: CredentialWork, client: NodeClient) -> None:
         self._work = work
@@ -392,7 +392,7 @@ class Caller:
             self._work.judged("request", node_id, node, login.credential, began, True, login)
 
     async def _forget(self, node_id: NodeId) -> None:
-        """A node forgets a login that it finds to be over, even where the answer is lost; so does the client."""
+        """Forget a login that the node found to be over, even if its answer was lost: the node forgets it too."""
         self._logins.pop(node_id, None)
         self._client.network.logins.pop(address_of(node_id), None)
         await self._client.hang_up(node_id)

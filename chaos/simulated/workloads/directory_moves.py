@@ -1,7 +1,7 @@
-"""Replicas moved between the log directories of their brokers while a simulated cluster is at work.
+"""Replicas that move between the log directories of their brokers while a simulated cluster is working.
 
-What is judged besides what every run is: once all is mended every move ends, the controller knows of every replica in
-which directory it is, and nothing of a move is left on any disk.
+Judged, besides the checks of every run: once all is repaired, every move ends, the controller knows the directory of
+every replica, and no leftover of a move is on any disk.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DirectoryMoves:
     # --- faults -------------------------------------------------------------------------------------
 
     def _move(self, target: str, partition: int) -> bool:
-        """Have a node move its replica of a partition to its other directory."""
+        """Let a node move its replica of a partition to its other directory."""
         return self._begin(target, lambda log: log.partition == partition)
 
     def _move_all(self, target: str) -> bool:
@@ -58,7 +58,7 @@ class DirectoryMoves:
         return self._ask(wishes)
 
     def _end_moves(self, target: str) -> bool:
-        """Have a node leave its replicas where they are."""
+        """Let a node cancel its moves, so that its replicas stay where they are."""
         return self._ask(
             {
                 (log.topic, log.partition, node_id): logs.directory_path(log)
@@ -84,7 +84,7 @@ class DirectoryMoves:
             self.events["move-ended" if ends else "move-begun"] += 1
 
     def _logs(self, target: str) -> Iterator[tuple[NodeId, LogManager, Log]]:
-        """A running node's logs of the topic."""
+        """Yield a running node's logs of the topic."""
         node_id = self.sim.injector.resolve(target)
         node = None if node_id is None else self.sim.cluster.nodes.get(node_id)
         if node_id is None or node is None or node.broker is None:

@@ -1,7 +1,7 @@
-"""A client that commits in the name of others: strangers, members of the past, static members that were replaced.
+"""A client that commits in the name of others: strangers, former members, static members that were replaced.
 
-The SDK never gets there unless it is late by chance. None of what this one sends may be acknowledged. It also
-asks all the time what is committed, sooner than any member asks a new coordinator.
+The SDK does this only if it is late by chance. None of these commits may be acknowledged. The client also keeps asking
+for the committed offsets, sooner than any member asks a new coordinator.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ R = TypeVar("R", bound=Response)
 NAME: Final = "prober"
 TRY_S: Final = 1.5
 FORGES: Final = 0.3
-"""The share of forged commits; else it asks."""
+"""The share of forged commits; the other requests ask for offsets."""
 _ELSEWHERE: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a broker that has not heard of a new partition yet
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,  # a broker that does not know a new partition yet
     }
 )
-"""Says nothing of who asked."""
+"""Errors that say nothing about the requester."""
 _REFUSED: Final = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID)
 
 
 class GroupProber:
-    """Sends a forged commit now and then, each once, and asks for what is committed."""
+    """Sends a forged commit now and then, each once, and asks for committed offsets."""
 
     def __init__(self, sim: Simulation, watch: GroupWatch, group: str) -> None:
         self.refused = 0
@@ -59,7 +59,7 @@ class GroupProber:
         self._task = sim.cluster.run_in(self._process, self._run())
 
     async def finish(self) -> None:
-        """Stop after the commit that is under way."""
+        """Stop after the commit in progress."""
         self._stopping = True
         await self._task
 
@@ -80,8 +80,8 @@ class GroupProber:
             await self._ask(node, OffsetFetchRequest((OffsetFetchGroup(self._group, all_partitions=True),)))
 
     def _forged(self) -> tuple[int, str, str | None, ErrorCode, TopicPartition | None] | None:
-        """Generation, member id and instance id that nobody may have now, and the error that says so; and the partition
-        if it matters."""
+        """Return a generation, member id and instance id that nobody may have now, and the matching error; and the
+        partition if it matters."""
         rng, watch = self._rng, self._watch
         newest = watch.judge.newest_generation
         members = watch.members.get(newest)
@@ -112,7 +112,7 @@ class GroupProber:
         due: ErrorCode,
         at: TopicPartition | None = None,
     ) -> None:
-        """``at``: a partition whose commit must be refused; else any will do."""
+        """Send a commit. ``at``: a partition whose commit must be refused; otherwise any partition."""
         if at is None:
             topic, partitions = self._rng.choice(sorted(self._sim.topics.items()))
             at = TopicPartition(topic, self._rng.randrange(partitions))
@@ -125,7 +125,7 @@ class GroupProber:
         if error in _ELSEWHERE:
             return
         self.refused += 1
-        # The member may be gone, or its group rebalance: that comes first, and is as good.
+        # The member may be gone, or its group rebalancing: that check comes first, and is just as good.
         if error not in (due, *_REFUSED):
             self._sim.world.violated(
                 f"fenced: a commit for {at} by {member_id} ({instance_id}) in generation {generation}: expected "
@@ -133,7 +133,7 @@ class GroupProber:
             )
 
     async def _ask(self, node: NodeId, request: Request[R]) -> R | None:
-        """Ask once; ``None`` where nothing is heard."""
+        """Ask once; ``None`` without an answer."""
         connection = self._connections.get(node)
         if connection is None:
             connection = self._connections[node] = self._network.connect(Address(f"node{node}", 9092))

@@ -1,4 +1,4 @@
-"""A consumer group at work in a simulated cluster: its members come, go, die, stand still; its topics grow."""
+"""A consumer group working in a simulated cluster: its members join, leave, die and pause; its topics grow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP: Final = "workers"
 PARTITIONS_MAX: Final = 6
 TOPICS_MAX: Final = 3
 STEADY_S: Final = 3.0
-"""A group is stable when nothing of it has changed for so long."""
+"""A group is stable after this long without a change."""
 _STRATEGIES: Final = (
     ("range",),
     ("roundrobin",),
@@ -35,7 +35,7 @@ _STRATEGIES: Final = (
 
 
 class GroupWork:
-    """The group of a run. What kind of group it is follows from the seed alone."""
+    """The group of a run. Its kind follows from the seed alone."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -78,7 +78,7 @@ class GroupWork:
         }
 
     def _settings(self) -> dict[str, Any]:
-        """Of every member: what kind of group it is."""
+        """Return the settings of every member, which follow from the kind of group."""
         return {"partition_assignment_strategy": self._rng.choice(_STRATEGIES)}
 
     def _watch(self, sim: Simulation) -> GroupWatch:
@@ -120,7 +120,7 @@ class GroupWork:
     # --- faults -----------------------------------------------------------------------------------------
 
     def _at_coordinator_loaded(self, within_s: float, *acts: str | float) -> bool:
-        """When another node than now has loaded the group and serves it, do something to it, ``n``."""
+        """When another node than the current one has loaded the group and serves it, act on that node, ``n``."""
         before = self.watch.coordinator
 
         def involved() -> dict[str, NodeId | None]:
@@ -169,7 +169,7 @@ class GroupWork:
         sim, cluster, judge = self._sim, self._cluster, self.watch.judge
         assert self._prober is not None
         await self._prober.finish()
-        for topic in cluster.image.topics.values():  # an administrator may not have heard that it was done
+        for topic in cluster.image.topics.values():  # an administrator may not have learned that it was done
             if topic.name.startswith(sim.topic):
                 sim.topics[topic.name] = len(topic.partitions)
         await self._steady(bound_s)
@@ -186,7 +186,7 @@ class GroupWork:
         await self._judge_committed(ends)
 
     async def _steady(self, bound_s: float) -> None:
-        """Wait until nothing of the group changes any more, and each partition has a member."""
+        """Wait until the group no longer changes, and each partition has a member."""
         loop = self._cluster.loop
         until, since, before = loop.now + bound_s, loop.now, ""
         while True:
@@ -210,7 +210,7 @@ class GroupWork:
         return {at: end for at, end in ends.items() if at.topic in self._sim.topics}
 
     async def _judge_committed(self, ends: dict[TopicPartition, int]) -> None:
-        """Members that leave in good order have committed everything."""
+        """Judge that members that left gracefully have committed everything."""
         async with self._cluster.admin() as admin:
             committed = await admin.list_consumer_group_offsets(GROUP, sorted(ends), timeout=10)
         now = self._cluster.loop.now
@@ -223,7 +223,7 @@ class GroupWork:
                 self._sim.world.violated(f"committed: all members left in good order; {at} is at {offset} of {end}")
 
     def judge(self) -> None:
-        """Everything was judged as it happened."""
+        """Do nothing: everything was judged as it happened."""
 
     async def finish(self) -> None:
         self._group.kill_all()

@@ -1,6 +1,6 @@
-"""A compacted topic in a simulated cluster: its writers and readers, and what its cleaners must have done.
+"""A compacted topic in a simulated cluster: its writers and readers, and the required work of its cleaners.
 
-When all is mended, cleaners must have taken what they can within a bound.
+When all is repaired, cleaners must remove what they can within a bound.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A link between two simulated clusters: what runs it dies and stands still, both sides are in trouble, it is promoted,
+"""A link between two simulated clusters: its processes die and pause, both sides suffer faults, and it is promoted,
 drained and reversed under load.
 
-The source is the run's own cluster, the target one beside it. Both have the whole run's judges of replicas and
-metadata; what they hold of each other in the end is judged by :mod:`tidelog.chaos.checkers.links`.
+The source is the run's own cluster, the target one beside it. Both have all of a run's judges for replicas and
+metadata; :mod:`tidelog.chaos.checkers.links` compares their contents at the end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Side:
         self.appenders: list[Appender] = []
 
     def source(self) -> Source:
-        """What reads this cluster."""
+        """Return the reader of this cluster."""
         return Source(parse_bootstrap(self.cluster.kafka_bootstrap), ClientSecurity(), "link")
 
     def begin_to_append(self, topics: Mapping[str, int]) -> None:
@@ -90,13 +90,13 @@ class Side:
             self.appenders.append(made)
 
     def ends(self, topics: Mapping[str, int]) -> dict[TopicPartition, int]:
-        """Where the logs end."""
+        """Return the ends of the logs."""
         found = self.observer.log_ends()
         return {at: found.get(at, 0) for at in partitions_of(topics)}
 
 
 class LinkProcess(Incarnation):
-    """``tidelog links run``: from one side into another, until it is stopped, or something that may pass ends it."""
+    """``tidelog links run``: from one side to the other, until it is stopped or a transient error ends it."""
 
     def __init__(self, slot: str, name: str, old: Side, new: Side) -> None:
         self._old = old
@@ -120,7 +120,7 @@ class LinkProcess(Incarnation):
 
 
 class Operator(Incarnation):
-    """One command of somebody who looks after links; it may be killed in the midst of it."""
+    """One command of a link operator; it may be killed in the middle."""
 
     def __init__(self, name: str, side: Side, act: Callable[[Operator], Awaitable[None]]) -> None:
         self._act = act
@@ -142,11 +142,11 @@ class LinkWork:
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
         seed = sim.world.seed
-        sim.topics.clear()  # what is written here is judged here
+        sim.topics.clear()  # this class judges what is written here
         self.linked = {sim.topic: sim.setting.partitions, MANY: PARTITIONS}
         config = {"min.insync.replicas": "2", **sim.setting.config}
         world = sim.world.beside(config=config, drift=sim.setting.drift)
-        world.cluster.client_names = sim.cluster.client_names  # a cut that befalls clients befalls those of both
+        world.cluster.client_names = sim.cluster.client_names  # a cut that affects clients affects those of both
         injector = FaultInjector(world.cluster, sim.topic, lambda text: sim.world.note(f"target: {text}"))
         self.old = Side("o", sim.world, sim.injector, sim.observer, f"old-{seed}")
         self.new = Side("n", world, injector, Observer(world), f"new-{seed}")
@@ -155,7 +155,7 @@ class LinkWork:
         self.writers = TransactionClients(self.old.clients, random.Random(f"writers-{seed}"), writers, 0.0)
         self.runners = self._runners(self.old, self.new, "link")
         self.returning: Roster[LinkProcess] | None = None
-        """What runs the link in the other direction, once there is one."""
+        """The processes that run the link in the other direction, once they exist."""
         self.operators: list[Operator] = []
         self.auditor: Operator | None = None
         self.definition: LinkDefinition | None = None
@@ -163,11 +163,11 @@ class LinkWork:
         """Where the target's own records begin, once it has some."""
         self.drained = False
         self.positions: dict[TopicPartition, int] = {}
-        """The furthest that the link ever kept, or was told by a leader."""
+        """The furthest positions that the link ever stored, or got from a leader."""
         self._heard: dict[TopicPartition, list[tuple[float, int]]] = {}
-        """What leaders told the link of their logs' ends, and when."""
+        """The log ends that leaders reported to the link, and when."""
         self.kept: dict[tuple[str, TopicPartition], int] = {}
-        """What was committed at the target after the promotion, and is not changed by us any more."""
+        """Offsets committed at the target after the promotion, which we no longer change."""
         self._furthest: Counter[TopicPartition] = Counter()
         self._readers: list[Reader] = []
         self._told = History()
@@ -218,7 +218,7 @@ class LinkWork:
         self.auditor = Operator("auditor", self.new, self._audit)
 
     def _runners(self, old: Side, new: Side, name: str) -> Roster[LinkProcess]:
-        """What runs a link, again and again; now and then two at a time."""
+        """Return a roster that runs a link again and again; now and then two processes at a time."""
         rng = random.Random(f"{name}-{self.sim.world.seed}")
 
         def start(slot: str, name: str) -> LinkProcess:
@@ -235,7 +235,7 @@ class LinkWork:
         source.close()
 
     async def _audit(self, operator: Operator) -> None:
-        """Look at what the target keeps of the link and of groups, again and again."""
+        """Check the target's state of the link and of groups, again and again."""
         assert self.definition is not None
         async with operator.admin(self.new) as admin:
             while True:
@@ -251,8 +251,8 @@ class LinkWork:
                     continue
 
     def _led_ends(self) -> dict[TopicPartition, int]:
-        """Where the target's leaders, by what is committed, have the ends of their logs; what has no leader that serves
-        ends nowhere."""
+        """Return the log ends of the target's leaders, according to the committed metadata; without partitions that
+        have no serving leader."""
         found = dict.fromkeys(self.positions, sys.maxsize)
         for at in self.positions:
             topic = self.new.observer.image.topic(at.topic)
@@ -297,10 +297,10 @@ class LinkWork:
         for text in links.groups(told, kept):
             self.new.world.violated(text)
 
-    # --- what an operator does ----------------------------------------------------------------------------
+    # --- the operator's commands --------------------------------------------------------------------------
 
     def _operate(self, act: Callable[[Operator], Awaitable[None]]) -> bool:
-        """Have a command given, unless one is under way."""
+        """Give a command, unless one is in progress."""
         if self.operators and self.operators[-1].at_work:
             return False
         self.operators.append(Operator(f"operator{len(self.operators)}", self.new, act))
@@ -318,9 +318,9 @@ class LinkWork:
         async with operator.admin(self.new) as admin, operator.admin(self.old) as old:
             assert self.definition is not None
             found = Promotion({}, {}, ())
-            if await admin.linked_topics(self.definition):  # else an operator has done it who was killed then
+            if await admin.linked_topics(self.definition):  # else an operator has done it and was killed then
                 found = await (drain(admin, old, LINK, (), DRAIN_S) if drained else promote(admin, LINK))
-            # Topics that an operator had promoted who was killed then are not in it; nobody has written there since.
+            # Topics that an operator promoted before being killed are not in it; nobody has written there since.
             self.promoted = {**self.new.ends(self.linked), **found.ends}
             self.drained = drained and found.ends.keys() == self.promoted.keys()
             self.new.clients.events["drained" if drained else "promoted"] += 1
@@ -400,12 +400,12 @@ class LinkWork:
             self._judge_groups(await self._offsets(admin), self.kept)
 
     def _half_promoted(self) -> bool:
-        """Whether a promotion was begun and did not end: the link does not go on from there."""
+        """Return whether a promotion began and did not end: the link does not continue from there."""
         image = self.new.observer.image
         return any(image.config("topic", name).get(LINK_STATE) == LINK_STOPPED for name in self.linked)
 
     async def _promoted_at_last(self, bound_s: float) -> None:
-        """Promote it, though it may take more than one command. Nothing can be drained once a promotion has begun."""
+        """Promote the link, possibly with several commands. Draining is impossible once a promotion began."""
         drained = self._rng.random() < 0.5
         cluster = self.new.cluster
         until = cluster.loop.now + 4 * bound_s
@@ -417,7 +417,7 @@ class LinkWork:
             await asyncio.sleep(AGAIN_S)
 
     async def _level(self, bound_s: float) -> None:
-        """Wait until whatever follows has everything."""
+        """Wait until every follower has everything."""
         if self.promoted is not None and self.returning is None:
             return
         old, new = (self.old, self.new) if self.promoted is None else (self.new, self.old)
@@ -435,7 +435,7 @@ class LinkWork:
         )
 
     def _stable(self) -> bool:
-        """Whether readers of ``read_committed`` at the target see everything."""
+        """Return whether readers of ``read_committed`` at the target see everything."""
         return all(
             replica.partition.last_stable_offset == replica.partition.high_watermark
             for node in self.new.cluster.nodes.values()

@@ -1,4 +1,4 @@
-"""A client that asks a node of its choice, whoever leads, and hears what exactly that node says."""
+"""A client that asks a node of its choice, leader or not, and sees that node's exact answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONSUMER: Final = NodeId(-1)
 
 
 def address_of(node_id: NodeId) -> Address:
-    """Where a node's clients belong."""
+    """Return the address of a node for clients."""
     return Address(f"node{node_id}", 9092)
 
 

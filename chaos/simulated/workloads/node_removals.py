@@ -1,8 +1,8 @@
-"""Nodes taken out of a simulated cluster for good while replicas move, and others that come under their ids.
+"""Nodes that are removed from a simulated cluster for good while replicas move, and others that start under their ids.
 
-A node is drained or not, ends or is only not heard of any more, and is unregistered; later a process starts under its
-id again, with its disk or, where nothing is lost by it, with an empty one. Brokers that live are asked to go as well.
-What is judged besides what every run is, and besides :mod:`tidelog.chaos.simulated.workloads.replica_moves`, is in
+A node is drained or not, ends or only becomes unreachable, and is unregistered; later a process starts under its id
+again, with its disk or, if nothing is lost by it, with an empty one. Unregistering live brokers is tried as well. The
+judges, besides the checks of every run and those of :mod:`tidelog.chaos.simulated.workloads.replica_moves`, are
 :func:`tidelog.chaos.checkers.brokers.unregistered` and its neighbours.
 """
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tidelog.chaos.simulated.simulation.simulation import Simulation
 
 DRAIN_S: Final = 8.0
-"""How long a drain may take before the node is taken out all the same."""
+"""How long a drain may take before the node is removed all the same."""
 REMOVAL_S: Final = 20.0
-"""How long it is tried to unregister a node: longer than its session lasts."""
+"""How long to try to unregister a node: longer than its session lasts."""
 AGAIN_S: Final = 0.5
 
 
@@ -43,7 +43,7 @@ class NodeRemovals(ReplicaMoves):
         return True
 
     async def _remove_node(self, node: NodeId, way: str, drained: bool, away_s: float) -> None:
-        """Take a node out as ``docs/operations.md`` says, or by force, and let another one come under its id."""
+        """Remove a node as ``docs/operations.md`` says, or by force, and let another one start under its id."""
         sim, cluster = self.sim, self.sim.cluster
         gone = False
         try:
@@ -63,7 +63,7 @@ class NodeRemovals(ReplicaMoves):
                 await self._set_cordon(node, None)
 
     async def _emptied(self, node: NodeId) -> None:
-        """Wait for the end of the moves, though not for ever."""
+        """Wait for the end of the moves, with a bound."""
         until = self.sim.cluster.loop.now + DRAIN_S
         while self.sim.cluster.image.partitions_of(node) and self.sim.cluster.loop.now < until:
             await self.sim.sleep(AGAIN_S)
@@ -71,7 +71,7 @@ class NodeRemovals(ReplicaMoves):
     async def _end(self, node: NodeId, way: str, away_s: float) -> None:
         injector, cluster = self.sim.injector, self.sim.cluster
         host = cluster.hosts[node]
-        if way in ("pause", "isolate"):  # it lives, and may come back before or after it is unregistered
+        if way in ("pause", "isolate"):  # it is alive, and may return before or after it is unregistered
             getattr(injector, "_" + way)(f"node:{node}", REMOVAL_S / 2 + away_s)
         elif way == "stop" and node in cluster.nodes and host.starting is None and not host.process.paused:
             await cluster.stop_node(node)
@@ -79,7 +79,7 @@ class NodeRemovals(ReplicaMoves):
             cluster.kill(node)
 
     async def _unregistered(self, node: NodeId) -> bool:
-        """Whether it could be unregistered in time; it may have been all the same."""
+        """Return whether it was unregistered in time; otherwise it may have been all the same."""
         until = self.sim.cluster.loop.now + REMOVAL_S
         while self.sim.cluster.loop.now < until:
             if await self._unregister(node):
@@ -93,7 +93,7 @@ class NodeRemovals(ReplicaMoves):
             async with self.sim.cluster.admin() as admin:
                 await admin.unregister_broker(node, timeout=ASK_S)
         except BrokerIdNotRegisteredError:
-            return True  # by a try before
+            return True  # by an earlier try
         except InvalidRequestError:
             self.events["live-node-stays"] += 1
             return False
@@ -104,7 +104,7 @@ class NodeRemovals(ReplicaMoves):
         return True
 
     def _is_needed(self, node: NodeId) -> bool:
-        """Whether something could be lost with the node's disk, or it is a broker again."""
+        """Return whether data could be lost with the node's disk, or it is a broker again."""
         image = self.sim.observer.image
         if image.broker(node) is not None:
             return True
@@ -114,7 +114,7 @@ class NodeRemovals(ReplicaMoves):
         )
 
     def _replace_disk(self, node: NodeId) -> None:
-        """Another machine; of a voter the voting disk stays."""
+        """Give the node another machine; a voter's quorum disk stays."""
         cluster = self.sim.cluster
         if node in cluster.controller_ids:
             cluster.wipe_logs(node)
@@ -124,7 +124,7 @@ class NodeRemovals(ReplicaMoves):
         self.events["removed-disk"] += 1
 
     def _ask_to_go(self, number: int) -> bool:
-        """Ask for a broker to be unregistered, whether it lives or not."""
+        """Request that a broker be unregistered, whether it is alive or not."""
         if not self.sim.cluster.nodes:
             return False
 

@@ -1,4 +1,4 @@
-"""What the scenarios of sinks share: programs whose drivers follow one another, and the faults that befall them."""
+"""What the scenarios of sinks share: programs with successive drivers, and the faults that affect them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Programs(SinkBooks):
-    """The programs of a simulation, and what is done to them.
+    """The programs of a simulation, and the actions on them.
 
-    ``topics``: those that transactions write to, and their partitions; ``bounds_s``: for how long one may be open in
-    each; ``target``: the topic whose leader is a target.
+    ``topics``: those that transactions write to, and their partitions; ``bounds_s``: how long one may be open in each;
+    ``target``: the topic whose leader is a target.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Programs(SinkBooks):
         self.sim = sim
         self.watch = TransactionWatch(sim.world, topics, bounds_s, lambda: sim.observer.quiet_since_s)
         self._deciding: dict[str, None] = {}
-        """Sinks whose drivers have asked for a decision, until somebody takes them out."""
+        """Sinks whose drivers have asked for a decision, until somebody removes them."""
         self._last: Mapping[str, int] = {}
         sim.cluster.fabric.sent.append(self._sent)
         sim.cluster.fabric.answered.append(self._judge_refusal)
@@ -66,10 +66,10 @@ class Programs(SinkBooks):
     def _driver(self, sink: str, name: str) -> Driver:
         raise AssertionError(f"{sink} has no program")
 
-    # --- what coordinators say --------------------------------------------------------------------------
+    # --- answers of coordinators --------------------------------------------------------------------------
 
     def _judge_refusal(self, server: str, request: Any, response: Any, asked_s: float) -> None:
-        """That a batch is decided goes before everything else, also when a fenced job asks."""
+        """Judge a refusal: that a batch is decided takes precedence over everything else, even if a fenced job asks."""
         if not isinstance(request, CommitBatchRequest | BeginSinkTransactionRequest | AbortJobRequest):
             return
         if response.error not in FENCED or not self.watch.is_up_to_date(server, request.sink):
@@ -85,7 +85,7 @@ class Programs(SinkBooks):
     # --- faults -----------------------------------------------------------------------------------------
 
     def _at(self, number: int) -> Incarnation | None:
-        """A driver, or a task that is at work."""
+        """Return a driver, or a task that is working."""
         if number % 2:
             tasks = [each for each in self.roster.everyone if isinstance(each, TaskAttempt) and each.at_work]
             return tasks[number % len(tasks)] if tasks else None
@@ -115,7 +115,7 @@ class Programs(SinkBooks):
             self._deciding[request.sink] = None
 
     def _at_commit(self, number: int, within_s: float, *acts: str | float) -> bool:
-        """When a driver next asks for a decision, do something to the sink's coordinator, ``u``."""
+        """When a driver next asks for a decision, act on the sink's coordinator, ``u``."""
         sink = self.roster.slots[number]
         self._deciding.pop(sink, None)
 
@@ -127,7 +127,7 @@ class Programs(SinkBooks):
         return True
 
     def _kill_later(self, target: str, seconds: float) -> bool:
-        """After a moment, end a node, which comes back."""
+        """Kill a node after a moment; it comes back."""
         injector = self.sim.injector
         injector.later(seconds, lambda: injector.act(Fault(0.0, "kill", (target, 1.0))))
         return True
@@ -135,7 +135,7 @@ class Programs(SinkBooks):
     # --- the end ----------------------------------------------------------------------------------------
 
     async def _settle_sinks(self, stable_s: float) -> None:
-        """Nobody writes any more: wait until nothing is undecided, and judge what the cluster says of its sinks."""
+        """Wait, with all writers ended, until nothing is undecided, and judge what the cluster says of its sinks."""
         cluster, violated = self.sim.cluster, self.world.violated
         await cluster.wait_for(lambda: not self.watch.undecided(), "nothing undecided", stable_s)
         for text in all_stable(self.watch.marks()):

@@ -1,9 +1,10 @@
-"""Replicas moved at random while a simulated cluster is at work: wishes, cancelled ones, drains, elections, throttles.
+"""Random replica moves while a simulated cluster is working: reassignments, cancelled ones, drains, elections,
+throttles.
 
-What is judged besides what every run is: each change of a partition's replicas (:mod:`tidelog.chaos.checkers.moves`);
-that whatever was begun ends once all is mended, with the replicas that were asked for; that a drain changes no number
-of replicas; that the preferred replica of
-every partition can be made its leader then; and that no node keeps a log that is not its own any more.
+Judged, besides the checks of every run: each change of a partition's replicas (:mod:`tidelog.chaos.checkers.moves`);
+that every reassignment ends once all is repaired, with the requested replicas; that a drain changes no number of
+replicas; that the preferred replica of every partition can then be made its leader; and that no node keeps the log of a
+partition that is not its own any more.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 SIZES: Final = (2, 3, 3, 4)
 ASK_S: Final = 6.0
 AT_ONCE_S: Final = 0.09
-"""An answer within that time is the answer to a first request: nobody asks again before ``retry_backoff_ms``."""
+"""An answer within this time answers a first request: nobody retries before ``retry_backoff_ms``."""
 CORDONED_S: Final = 2.0
 """How long a drained node stays cordoned."""
 LIFT_S: Final = 60.0
@@ -56,9 +57,9 @@ class ReplicaMoves:
         self._wishes: dict[int, list[tuple[int, ...]]] = {}
         """Every assignment that a partition may have in the end."""
         self._sure: dict[int, tuple[int, ...] | None] = {}
-        """The one that it must have, where every outcome since is known."""
+        """The assignment that it must have, if every later outcome is known."""
         self._late: set[int] = set()
-        """Partitions with a wish that some node may still have, to come after later ones."""
+        """Partitions with a reassignment that may still reach some node after later ones."""
         sim.injector.acts |= {
             "reassign": self._reassign,
             "drain": self._drain,
@@ -92,8 +93,9 @@ class ReplicaMoves:
         return True
 
     async def _drain_node(self, node: int, dwell_s: float) -> None:
-        """Move all replicas off a node as ``tidelog brokers drain`` does: it is cordoned, and a plan from what a broker
-        knows is carried out one partition after the other, so that it may be old by then. A topic is made meanwhile."""
+        """Move all replicas off a node as ``tidelog brokers drain`` does: cordon it, and execute a plan made from a
+        broker's view, one partition after the other, so that it may be outdated by then. A topic is created
+        meanwhile."""
         await self._set_cordon(node, EVERY_DIRECTORY)
         try:
             await self._make_topic()
@@ -157,7 +159,7 @@ class ReplicaMoves:
         self.operations += 1
         at = TopicPartition(self.sim.topic, partition)
         name = "cancelled" if wish is None else str(wish)
-        # Whatever it may do from here on is possible.
+        # Any effect is possible from here on.
         before, began = self._sure[partition], self.sim.cluster.loop.now
         self._sure[partition] = None
         if wish is not None:
@@ -170,7 +172,7 @@ class ReplicaMoves:
         except (InvalidReplicaAssignmentError, InvalidReplicationFactorError, NoReassignmentInProgressError) as error:
             self.sim.world.note(f"{at} {name}: {error}")
             if self.sim.cluster.loop.now - began > AT_ONCE_S:
-                self._late.add(partition)  # an earlier try may be carried out once what it was refused for is over
+                self._late.add(partition)  # an earlier try may take effect once the reason for its refusal is gone
             elif wish is not None:
                 self._sure[partition] = before
         except TidelogError as error:
@@ -205,14 +207,14 @@ class ReplicaMoves:
             self.events["preferred-elected"] += sum(elected.values())
 
     def _throttle(self, rate: int, seconds: float) -> bool:
-        """Let replicas that catch up do so slowly for a while."""
+        """Throttle replicas that catch up for a while."""
         if not self.sim.cluster.nodes:
             return False
         self.sim.injector.run(self._throttled(str(rate), seconds))
         return True
 
     async def _throttled(self, rate: str, seconds: float) -> None:
-        """Throttle, and lift it: until it has stayed lifted for as long as an earlier request may be on its way."""
+        """Throttle, and lift it: until it has stayed lifted for as long as an earlier request may be in transit."""
         await self._set_throttle(rate, "*")
         await self.sim.sleep(seconds)
         lifted_s, until = 0.0, self.sim.cluster.loop.now + LIFT_S
@@ -279,7 +281,7 @@ class ReplicaMoves:
         return all(found.leader == found.replicas[0] for found in self._partitions().values())
 
     def _strays(self) -> Sequence[tuple[NodeId, TopicIdPartition]]:
-        """Logs on nodes that are not among the partition's replicas."""
+        """Return logs on nodes that are not among the partition's replicas."""
         partitions = self._partitions()
         return [
             (node_id, TopicIdPartition(log.topic_id, log.partition))

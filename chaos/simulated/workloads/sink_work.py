@@ -1,5 +1,5 @@
-"""Sinks at work in a simulated cluster: two programs that write numbered batches, whose drivers and tasks die, stand
-still and come back, two drivers at a time on what one of them has noted."""
+"""Sinks working in a simulated cluster: two programs that write numbered batches, whose drivers and tasks die, pause
+and return, sometimes two drivers at a time from the same stored state."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SINKS: Final = ("s0", "s1")
 TIMEOUT_S: Final = 4.0
 PREPARED_TIMEOUT_S: Final = 6.0
 OPEN_S: Final = TIMEOUT_S + PREPARED_TIMEOUT_S + 2.5
-"""For so long a transaction may hold back readers while nothing is in the way: open first, then prepared."""
+"""How long a transaction may hold back readers while nothing is disturbed: open first, then prepared."""
 STABLE_S: Final = PREPARED_TIMEOUT_S + 2.5
-"""When all is mended and nobody writes any more, nothing is undecided after so long."""
+"""When all is repaired and nobody writes any more, nothing is undecided after this long."""
 
 
 class SinkWork(Programs, BatchBooks):

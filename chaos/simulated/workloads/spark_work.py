@@ -1,5 +1,5 @@
-"""Queries of a modelled Spark at work in a simulated cluster: two of them copy a topic that is written with and without
-transactions, while drivers, tasks and nodes die, stand still and come back."""
+"""Queries of a modelled Spark working in a simulated cluster: two of them copy a topic that is written with and without
+transactions, while drivers, tasks and nodes die, pause and return."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ if TYPE_CHECKING:
 QUERIES: Final = ("q0", "q1")
 TOPICS: Final = {INPUTS: INPUT_PARTITIONS, OUTPUTS: OUTPUT_PARTITIONS}
 WRITERS: Final = (None, "source-0", "source-1")
-"""Transactional ids of who writes what is read; None: one without transactions."""
+"""Transactional ids of the source's writers; None: one without transactions."""
 INPUTS_STABLE_S: Final = TIMEOUT_MS / 1_000 + 2.5
 
 
 class SparkWork(Programs):
-    """The queries of a run, those who write what they read, and a reader of what they write."""
+    """The queries of a run, the writers of their source, and a reader of their output."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim, QUERIES, TOPICS, {INPUTS: INPUTS_STABLE_S, OUTPUTS: OPEN_S}, OUTPUTS)
         self.reads: list[RangeRead] = []
         self.calm = False
-        """Nobody dies or fails by his own choice any more."""
+        """Nobody dies or fails by its own choice any more."""
         chance = random.Random(f"spark-{sim.world.seed}")
         self.checkpoints = {query: Checkpoint(chance.choice(("earliest", "latest"))) for query in QUERIES}
         self._asked_s: dict[tuple[str, int, str], float] = {}
         self._decided: dict[TopicPartition, int] = {}
-        """How far each input was decided at its leader when that last said how far it is."""
+        """How far each input was decided at its leader, by that leader's latest answer."""
         self._told = History()
         self._armed: dict[str, tuple[str, str, float]] = {}
         self._writers: list[InputWriter] = []
@@ -75,10 +75,11 @@ class SparkWork(Programs):
     def _driver(self, sink: str, name: str) -> QueryDriver:
         return QueryDriver(sink, name, self)
 
-    # --- what clients tell ------------------------------------------------------------------------------
+    # --- reports of clients -------------------------------------------------------------------------------
 
     def options(self, query: str, rng: random.Random) -> dict[str, str]:
-        """Those of the source, for one incarnation of a query's driver: rates and shares may be others for the next."""
+        """Return the source's options for one incarnation of a query's driver: the next may have other rates and
+        shares."""
         found = {
             "tidelog.bootstrap.servers": self.sim.cluster.bootstrap,
             "subscribe": INPUTS,
@@ -102,12 +103,12 @@ class SparkWork(Programs):
         return made
 
     def attempts_of(self, job: SinkJob) -> list[RangeTask]:
-        """Those that are at work."""
+        """Return the attempts that are working."""
         tasks = [each for each in self.roster.everyone if isinstance(each, RangeTask)]
         return [task for task in tasks if task.job == job and task.at_work]
 
     def planned(self, query: str, end: Mapping[str, Any]) -> None:
-        """A driver has written to the checkpoint where a batch ends."""
+        """Note that a driver has written the end of a batch to the checkpoint."""
         for at, offset in SourceOffset.from_json(end).offsets.items():
             if offset > self._decided.get(at, 0):
                 self.sim.world.violated(
@@ -116,7 +117,7 @@ class SparkWork(Programs):
                 )
 
     def asked(self, job: SinkJob) -> None:
-        """A driver is about to commit this."""
+        """Note that a driver is about to commit this."""
         self._asked_s.setdefault((job.sink, job.batch, job.job), self.sim.cluster.loop.now)
 
     def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
@@ -156,7 +157,7 @@ class SparkWork(Programs):
         return True
 
     def reached(self, driver: QueryDriver, point: str) -> None:
-        """A driver is at a point of its batch."""
+        """Note that a driver is at a point of its batch."""
         armed = self._armed.get(driver.sink)
         if armed is None or armed[0] != point or self.calm:
             return
@@ -178,7 +179,7 @@ class SparkWork(Programs):
             self._end(driver, seconds)
         else:
             self.roster.freeze(driver, seconds)
-            self.roster.refill(driver.sink, driver, 0.3)  # somebody takes it for dead
+            self.roster.refill(driver.sink, driver, 0.3)  # somebody considers it dead
 
     # --- the end ----------------------------------------------------------------------------------------
 
@@ -216,13 +217,13 @@ class SparkWork(Programs):
         return len(marks) == TOPICS[topic] and all(low == high for low, high in marks)
 
     def _all_copied(self) -> bool:
-        """A writer that was killed may leave a transaction without records, whose end comes late and lengthens the
-        log: so the end is looked up each time."""
+        """Return whether everything was copied. A writer that was killed may leave a transaction without records, whose
+        end marker comes late and lengthens the log: so the end is looked up each time."""
         ends = {at: high for at, (_, high) in self.watch.marks().items() if at.topic == INPUTS}
         return all(self._done(query) == ends for query in QUERIES)
 
     def _done(self, query: str) -> dict[TopicPartition, int]:
-        """How far the batches go that are done."""
+        """Return how far the finished batches go."""
         checkpoint = self.checkpoints[query]
         _, done = checkpoint.latest()
         return {} if done < 0 else dict(checkpoint.offset(done).offsets)
@@ -259,7 +260,7 @@ class SparkWork(Programs):
         return Batches(query, at, begin, [checkpoint.offset(batch).offsets[at] for batch in range(planned + 1)])
 
     def _told_of(self, source: Mapping[TopicPartition, list[tuple[int, bytes]]], queries: list[Batches]) -> list[Batch]:
-        """What drivers asked for and were told of each batch, and how many rows it has."""
+        """Return what drivers asked for and were told about each batch, and its number of rows."""
         rows: dict[tuple[str, int], int] = {}
         for query in queries:
             for offset, _ in source[query.at]:

@@ -1,5 +1,5 @@
-"""Transactions at work in a simulated cluster: producers that die, stand still and fence one another, decisions that
-others make, a bank, and outputs that are made of inputs."""
+"""Transactions working in a simulated cluster: producers that die, pause and fence one another, decisions that others
+make, a bank, and outputs that are computed from inputs."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 COPIES: Final = "copies"
 GROUP: Final = "copiers"
 TOPICS: Final = {MANY: PARTITIONS, BANK: PARTITIONS, COPIES: 2}
-"""Topics besides that of the inputs, and their partitions."""
+"""Topics besides the inputs, and their partitions."""
 STABLE_S: Final = TIMEOUT_MS / 1_000 + 2.5
-"""When all is mended, no producer works any more and nothing is prepared, nothing is undecided after so long."""
+"""When all is repaired, no producer is working and nothing is prepared, nothing is undecided after this long."""
 WRITERS: Final = ("w0", "w1")
 TELLER: Final = "b0"
 COPIERS: Final = ("t0", "t1")
@@ -88,7 +88,7 @@ class TransactionWork(TransactionClients):
             sim.world, {**TOPICS, OFFSETS_TOPIC: offsets}, bounds_s, lambda: sim.observer.quiet_since_s
         )
         injector, roster = sim.injector, self.roster
-        # Of no process, though it is told in the midst of a client's call.
+        # It belongs to no process, though it is called during a client's call.
         self.watch.on_commit = lambda: contextvars.Context().run(injector.look)
         injector.roles |= {
             "transactions": lambda: self.watch.coordinator(WRITERS[0]),
@@ -145,12 +145,12 @@ class TransactionWork(TransactionClients):
     # --- faults -----------------------------------------------------------------------------------------
 
     def _at_commit(self, number: int, within_s: float, *acts: str | float) -> bool:
-        """When a producer next asks for a commit, do something to the transaction's coordinator, ``u``."""
+        """When a producer next asks for a commit, act on the transaction's coordinator, ``u``."""
         slot = self.roster.slots[number]
         self.watch.committing.pop(slot, None)
 
         def involved() -> dict[str, NodeId | None]:
-            if slot in self.roster.held:  # of what is prepared: whoever follows would commit it all the same
+            if slot in self.roster.held:  # prepared: a successor would commit it all the same
                 self.watch.committing.pop(slot, None)
             node = self.watch.coordinator(slot) if slot in self.watch.committing else None
             return {} if node is None else {"u": node}
@@ -159,7 +159,7 @@ class TransactionWork(TransactionClients):
         return True
 
     def _kill_both(self, number: str, target: str, seconds: float) -> bool:
-        """After a moment, end a producer and a node, which comes back."""
+        """Kill a producer and a node after a moment; the node comes back."""
         injector = self.sim.injector
 
         def end() -> None:
@@ -182,7 +182,7 @@ class TransactionWork(TransactionClients):
         for client in clients:
             may_die = isinstance(client, Writer) and client.at_work and not client.preparing
             if may_die and roster.rng.random() < 0.5:
-                client.kill()  # nobody follows: what it has open ends by its timeout
+                client.kill()  # it has no successor: its open transaction ends by its timeout
             else:
                 client.stop()
         await roster.ended(bound_s)
@@ -199,7 +199,7 @@ class TransactionWork(TransactionClients):
         )
 
     async def _look_up_offsets(self) -> None:
-        """What the groups of writers have committed."""
+        """Look up what the groups of writers have committed."""
         partitions = partitions_of({MANY: PARTITIONS})
         async with self.sim.cluster.admin() as admin:
             for group in map(group_of, WRITERS):
@@ -226,7 +226,7 @@ class TransactionWork(TransactionClients):
                 await asyncio.sleep(0.3)
 
     def judge(self) -> None:
-        """All replicas are level: judge the logs."""
+        """Judge the logs, now that all replicas are level."""
         tell = self.sim.world.violated
         logs = self.watch.logs((*TOPICS, OFFSETS_TOPIC, self.sim.topic))
         counts = {at: visible(log) for at, log in logs.items()}

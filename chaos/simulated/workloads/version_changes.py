@@ -1,10 +1,10 @@
 """A cluster of release 0.1 that is upgraded and rolled back node by node while faults happen, and finalised at some
 time.
 
-What is judged besides what every run is: no node serves that does not know a level in use; nobody gets what needs a
-level before that is in use, and no record that does is in the log (judged by
-:func:`~tidelog.chaos.checkers.metadata.above_level`); every node can go back until then, and none after it; topics can
-be made through every node; in the end the highest levels are taken.
+Judged, besides the checks of every run: no node serves that does not support a level in use; no feature of a level is
+available before that level is in use, and no record of it is in the log (judged by
+:func:`~tidelog.chaos.checkers.metadata.above_level`); every node can roll back until then, and none after it; topics
+can be created through every node; in the end the highest levels are in use.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ REASONS: Final = (
     ErrorCode.TOPIC_ALREADY_EXISTS,  # the first answer was lost
     ErrorCode.INVALID_REPLICATION_FACTOR,  # brokers that shut down do not count
 )
-"""Why a topic may not be made."""
+"""Acceptable reasons for failing to create a topic."""
 ASK_S: Final = 6.0
 AGAIN_S: Final = 1.0
 LOOK_S: Final = 0.05
 REMOVAL_S: Final = 20.0
-"""How long it is tried to unregister a node: longer than its session lasts."""
+"""How long to try to unregister a node: longer than its session lasts."""
 TOO_LATE_S: Final = 3.0
 """How long a node of release 0.1 is tried in a cluster that has left its level."""
 
@@ -59,9 +59,9 @@ class VersionChanges:
         self._rng = random.Random(sim.rng.random())
         self._cluster = sim.cluster
         self._busy: set[NodeId] = set()
-        """Nodes that are just changed."""
+        """Nodes whose release is being changed."""
         self._attempted = False
-        """Whether a change of the level was asked for and not refused: from then on nobody goes back."""
+        """Whether a change of the level was requested and not refused: from then on no node rolls back."""
         self._topics = 0
         self._told: set[NodeId] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -92,7 +92,7 @@ class VersionChanges:
 
     @property
     def _level(self) -> int:
-        """The ``metadata.version`` in use, as far as a present node knows."""
+        """Return the ``metadata.version`` in use, as far as a node of the current release knows."""
         return self._cluster.image.features.get(METADATA_VERSION, 0)
 
     async def _look(self) -> None:
@@ -106,11 +106,11 @@ class VersionChanges:
     # --- faults -------------------------------------------------------------------------------------
 
     def _upgrade(self, number: int, killed: bool) -> bool:
-        """Give one of the nodes of release 0.1 the present one."""
+        """Upgrade one of the nodes of release 0.1."""
         return self._change([n for n in self._cluster.node_ids if self._cluster.hosts[n].is_former], number, killed)
 
     def _roll_back(self, number: int, killed: bool) -> bool:
-        """Give one of the present nodes release 0.1; in vain once the level is another."""
+        """Roll one of the upgraded nodes back to release 0.1; this fails once the level has changed."""
         found = [n for n in self._cluster.node_ids if not self._cluster.hosts[n].is_former]
         if self._attempted and self._level < LEVEL:
             return False  # it may still take effect
@@ -148,7 +148,7 @@ class VersionChanges:
             self._busy.discard(node_id)
 
     async def _refuses(self, node_id: NodeId) -> None:
-        """A node of release 0.1 must end by itself, or wait for ever, and never serve."""
+        """Check that a node of release 0.1 ends by itself, or waits without end, and never serves."""
         cluster, host = self._cluster, self._cluster.hosts[node_id]
         await asyncio.sleep(TOO_LATE_S)
         self.events["came-too-late"] += 1
@@ -181,7 +181,7 @@ class VersionChanges:
         else:
             self.events["finalised"] += 1
             for node_id, host in self._cluster.hosts.items():
-                if host.is_former:  # it went back a moment before, and had not said so yet
+                if host.is_former:  # it rolled back a moment before, and had not said so yet
                     self._busy.add(node_id)
                     await self._refuses(node_id)
                     self._busy.discard(node_id)
@@ -189,8 +189,8 @@ class VersionChanges:
                 self.sim.violation(f"versions: finalised, and nodes {sorted(former)} were of release 0.1")
 
     async def _finalised_without(self) -> bool:
-        """Perhaps take out a node of release 0.1 for good and ask again; whether the levels may be taken by that. It
-        holds up nothing as a broker then, and as a voter it does: nobody knows what it will run."""
+        """Perhaps remove a node of release 0.1 for good and ask again; return whether this may finalise the levels. A
+        removed broker no longer blocks that, but a voter does: nobody knows which release it will run."""
         cluster = self._cluster
         found = [n for n in cluster.node_ids if cluster.hosts[n].is_former and n not in self._busy]
         if not found or self._rng.random() < 0.3:
@@ -214,7 +214,7 @@ class VersionChanges:
             self.sim.world.note(f"finalised without node {node_id} or not: {type(error).__name__}: {error}")
             return True
         finally:
-            if cluster.is_up(node_id):  # a fault's end has started it again, as release 0.1
+            if cluster.is_up(node_id):  # the end of a fault has restarted it, as release 0.1
                 cluster.kill(node_id)
             cluster.hosts[node_id].is_former = False
             self.sim.injector.start(node_id)
@@ -226,14 +226,14 @@ class VersionChanges:
         return True
 
     async def _unregistered(self, node_id: NodeId) -> bool:
-        """Unregister a broker that is dead; whether that was done in time."""
+        """Unregister a dead broker; return whether that was done in time."""
         until = self._cluster.loop.now + REMOVAL_S
         while self._cluster.loop.now < until and not self._cluster.is_up(node_id):
             try:
                 async with self._cluster.admin() as admin:
                     await admin.unregister_broker(node_id, timeout=ASK_S)
             except BrokerIdNotRegisteredError:
-                return True  # by a try before
+                return True  # by an earlier try
             except TidelogError as error:
                 self.sim.world.note(f"unregister {node_id}: {type(error).__name__}")
                 await asyncio.sleep(AGAIN_S)
@@ -242,11 +242,12 @@ class VersionChanges:
         return False
 
     def _former(self) -> set[NodeId]:
-        """Nodes of release 0.1 that have said so to the controllers, as their brokers serve."""
+        """Return nodes of release 0.1 that have registered as such with the controllers, as their brokers serve."""
         return {node_id for node_id, node in self._cluster.former.items() if node.serves} - self._busy
 
     def _ask_for_more(self, number: int, partition: int) -> bool:
-        """Ask a node for a user with a password, and for a move to its other disk: both need the second level."""
+        """Ask a node to create a user with a password, and to move a replica to its other disk: both need the second
+        level."""
         node_id = NodeId(number)
         if not self._cluster.is_up(node_id):
             return False
@@ -280,7 +281,7 @@ class VersionChanges:
         return True
 
     async def _make(self, topic: NewTopic) -> None:
-        """Ask some node for a topic; the active controller may be of the other release."""
+        """Create a topic through some node; the active controller may be of the other release."""
         try:
             async with self._cluster.admin() as admin:
                 await admin.create_topics([topic], timeout=ASK_S)

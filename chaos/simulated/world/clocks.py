@@ -7,7 +7,7 @@ from typing import Final
 from tidelog.chaos.simulated.world.loop import Process, SimulatedLoop
 
 EPOCH_MS: Final = 1_750_000_000_000
-"""Wall-clock time at which simulated worlds begin."""
+"""Wall-clock time at the start of simulated worlds."""
 
 
 class SimulatedClock:
@@ -18,18 +18,18 @@ class SimulatedClock:
         self._began = loop.now
         self.process = process
         self.jumped_ms = 0
-        """How far the wall clock is off now; it outlives a process."""
+        """How far the wall clock is off now; survives the process."""
         self.off_ms = (0, 0)
-        """The least and the most that it was ever off."""
+        """The smallest and the largest offset that it ever had."""
         self._furthest_ms = 0
 
     @property
     def furthest_ms(self) -> int:
-        """The latest time that the wall clock ever showed."""
+        """Return the latest time that the wall clock ever showed."""
         return max(self._furthest_ms, self.now_ms())
 
     def jump(self, milliseconds: int) -> None:
-        """Let the wall clock jump forward, or back where negative."""
+        """Let the wall clock jump forward, or back if negative."""
         self._furthest_ms = self.furthest_ms
         self.jumped_ms += milliseconds
         low, high = self.off_ms

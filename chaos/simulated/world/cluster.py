@@ -1,7 +1,7 @@
 """A whole cluster in virtual time: production nodes and clients over simulated network, disks and clocks.
 
-Use it through :func:`tidelog.chaos.simulated.world.world.simulate`. Calls that act (kill, cut, …) take effect at
-once; calls that wait are coroutines and take virtual time.
+Use it through :func:`tidelog.chaos.simulated.world.world.simulate`. Calls that act (kill, cut, …) take effect
+immediately; calls that wait are coroutines and take virtual time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ POLL_S: Final = 0.02
 KAFKA: Final = "KAFKA"
 KAFKA_PORT: Final = 9095
 _DEFAULTS: Final[Mapping[str, str]] = {
-    # Clocks jump by hours, and what clients send may then be of a far future.
+    # Clocks jump by hours, so timestamps from clients may be far in the future.
     "log.message.timestamp.after.max.ms": str(LONG_MAX),
     "http.listener": "",
     "log.segment.delete.delay.ms": "0",
@@ -49,8 +49,8 @@ _DEFAULTS: Final[Mapping[str, str]] = {
 class SimulatedCluster(WatchedCluster):
     """Nodes 1 to ``nodes``; the first three form the quorum unless ``controllers`` says otherwise.
 
-    ``config``: settings of every node by Kafka's names. ``heard``: told of each message that arrives. ``beside``: a
-    cluster on the same network, whose nodes have the numbers before these.
+    ``config``: settings of every node by Kafka's names. ``heard``: called for each message that arrives. ``beside``: a
+    cluster on the same network; this cluster's node ids follow those of that one.
     """
 
     def __init__(
@@ -93,17 +93,17 @@ class SimulatedCluster(WatchedCluster):
             self.fabric, self.sockets = beside.fabric, beside.sockets
         self.hosts = {node_id: Host(node_id, loop) for node_id in self.node_ids}
         self.former: dict[NodeId, FormerNode] = {}
-        """The nodes of release 0.1 that run; nobody can look into these."""
+        """The running nodes of release 0.1; nothing can look into these."""
         self._former_offset = -1
         self.refused: list[tuple[NodeId, str]] = []
         """Nodes that refused to start, and why."""
         self.died: list[Callable[[NodeId], None]] = []
-        """Told of each process that ends, before it is gone."""
+        """Called for each process that ends, before it is gone."""
         self.client_names: list[str] = []
         self.lost_data: set[NodeId] = set()
-        """Nodes whose hosts lost data that was not synced, or their disks."""
+        """Nodes whose hosts lost unsynced data, or their disks."""
         self.rotten: set[NodeId] = set()
-        """Nodes whose synced bytes were flipped, and may not be mended yet: what they store is not compared."""
+        """Nodes whose synced bytes were flipped, and may not be repaired yet: their stored data is not compared."""
         self.slow_disks: dict[NodeId, float] = {}
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
@@ -117,7 +117,7 @@ class SimulatedCluster(WatchedCluster):
         await self.wait_ready()
 
     def start_soon(self, node_id: int) -> None:
-        """Begin to start a node that does not run; :meth:`started` waits for it."""
+        """Begin to start a node that is down; :meth:`started` waits for it."""
         host = self.hosts[self.known(node_id)]
         if host.node_id in self.running or host.starting is not None:
             raise ValueError(f"node {node_id} runs already")
@@ -129,27 +129,27 @@ class SimulatedCluster(WatchedCluster):
 
     @property
     def running(self) -> list[NodeId]:
-        """The nodes that run, of whatever release."""
+        """Return the running nodes of either release."""
         return [*self.nodes, *self.former]
 
     async def start_node(self, node_id: int) -> Node | FormerNode:
-        """Start a node; returns once it serves. Raises what keeps it from starting."""
+        """Start a node; return once it serves. Raises what prevents its start."""
         self.start_soon(node_id)
         starting = self.hosts[NodeId(node_id)].starting
         assert starting is not None
         return await starting
 
     def kill(self, node_id: int) -> None:
-        """End a node's process as kill -9 does."""
+        """End a node's process like kill -9."""
         self._die(self.hosts[self.known(node_id)])
 
     def kill_in(
         self, node_id: int, calls: int, *, what: str = "", since: str = "", power_goes_too: bool = False
     ) -> bool:
-        """Let a node's process end in the midst of its n-th disk call from now; whether it runs at all.
+        """Let a node's process end in the middle of its n-th disk call from now; return whether the process is running.
 
-        ``what``: count calls of one kind only, such as ``rename``; ``since``: from the first such call on a path that
-        ends so. ``power_goes_too``: it is its host's loss of power that ends it.
+        ``what``: count calls of one kind only, such as ``rename``; ``since``: count from the first such call on a path
+        with this suffix. ``power_goes_too``: the host loses power with the process.
         """
         host = self.hosts[self.known(node_id)]
         files = host.files
@@ -163,14 +163,14 @@ class SimulatedCluster(WatchedCluster):
         return True
 
     def lose_power(self, node_id: int) -> None:
-        """End a node's host: what was not on its disk is lost in whole or part, and its peers are not told."""
+        """Cut the power of a node's host: unsynced data is lost in whole or part, and its peers get no notice."""
         host = self.hosts[self.known(node_id)]
         self._die(host, dark=True)
         host.disk.lose_power(random.Random(self._rng.random()))
         self.lost_data.add(host.node_id)
 
     async def stop_node(self, node_id: int) -> None:
-        """Stop a node in good order (controlled shutdown), once; returns early where it is killed meanwhile."""
+        """Stop a node gracefully (controlled shutdown), once; return early if it is killed meanwhile."""
         host = self.hosts[self.known(node_id)]
         node = self._running(host.node_id)
         assert node is not None
@@ -189,7 +189,7 @@ class SimulatedCluster(WatchedCluster):
             self._end_process(host)
 
     def pause(self, node_id: int) -> bool:
-        """Stop a node's process as SIGSTOP does; whether it runs."""
+        """Stop a node's process like SIGSTOP; return whether it is running."""
         host = self.hosts[self.known(node_id)]
         if host.files is None or host.process.paused:
             return False
@@ -197,13 +197,13 @@ class SimulatedCluster(WatchedCluster):
         return True
 
     def resume(self, node_id: int) -> None:
-        """Let a paused process go on."""
+        """Let a paused process continue."""
         process = self.hosts[self.known(node_id)].process
         if process.paused:
             self.loop.resume(process)
 
     def replace_disk(self, node_id: int) -> None:
-        """Give a host that does not run empty disks: everything that it stored is gone."""
+        """Give a host that is down empty disks: all its data is gone."""
         host = self.hosts[self.known(node_id)]
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
@@ -211,7 +211,7 @@ class SimulatedCluster(WatchedCluster):
         self.lost_data.add(host.node_id)
 
     def wipe_logs(self, node_id: int) -> None:
-        """Give a host that does not run empty log directories; what its controller role keeps stays."""
+        """Give a host that is down empty log directories; the data of its controller role stays."""
         host = self.hosts[self.known(node_id)]
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
@@ -221,7 +221,7 @@ class SimulatedCluster(WatchedCluster):
             files.remove_tree(self.log_directory(node_id, number))
 
     async def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until every node that runs, or was told to start, serves and knows the others as live."""
+        """Wait until every node that runs or is starting serves, and sees the others as live."""
         deadline = self.loop.now + timeout_s
         await self.wait_for(lambda: all(h.starting is None for h in self.hosts.values()), "nodes started", timeout_s)
         await super().wait_ready(max(deadline - self.loop.now, POLL_S))
@@ -229,7 +229,7 @@ class SimulatedCluster(WatchedCluster):
         await self.wait_for(lambda: all(n.serves for n in self.former.values()), "nodes of release 0.1 serve", left_s)
 
     def is_up(self, node_id: int) -> bool:
-        """Whether a node's process runs (it may be starting, or paused)."""
+        """Return whether a node's process runs (it may be starting, or paused)."""
         return self.hosts[self.known(node_id)].files is not None
 
     # --- disks --------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class SimulatedCluster(WatchedCluster):
         return f"/node{node_id}/data{number}"
 
     def break_log_dir(self, node_id: int, number: int = 0, error: int = errno.EIO) -> bool:
-        """Let every access to one log directory of a running node fail until it is started again."""
+        """Let every access to one log directory of a running node fail until the node is restarted."""
         files = self.hosts[self.known(node_id)].files
         if files is None:
             return False
@@ -246,7 +246,7 @@ class SimulatedCluster(WatchedCluster):
         return True
 
     def flip_unsynced(self, node_id: int, rng: random.Random) -> bool:
-        """Flip a bit in a log of a host that does not run, behind what was ever synced; whether there was any."""
+        """Flip a bit in the unsynced part of a log, on a host that is down; return whether there was such a part."""
         files = MemoryFiles(self.hosts[self.known(node_id)].disk)
         found: list[tuple[str, int, int]] = []
         for number in range(self._log_dirs):
@@ -265,38 +265,39 @@ class SimulatedCluster(WatchedCluster):
         return True
 
     def rot(self, node_id: int, path: str, position: int, mask: int) -> None:
-        """Flip bits of a byte that was synced, whether the host runs or not."""
+        """Flip bits of a synced byte, whether the host runs or not."""
         host = self.hosts[self.known(node_id)]
         self.rotten.add(host.node_id)
-        # A start may cut the log off there, if the stored recovery point is older.
+        # A start may truncate the log there, if the stored recovery point is older.
         self.lost_data.add(host.node_id)
         (host.files or MemoryFiles(host.disk)).flip(path, position, mask)
 
     def slow_disk(self, node_id: int, seconds: float) -> None:
-        """Let each flush of a node's logs take about so long; 0 for as fast as can be."""
+        """Make each flush of a node's logs take about this long; 0 for as fast as possible."""
         self.slow_disks[self.known(node_id)] = seconds
 
     # --- clocks -------------------------------------------------------------------------------------
 
     def jump_clock(self, node_id: int, seconds: float) -> None:
-        """Let a node's wall clock jump forward, or back if negative, until something moves it again."""
+        """Let a node's wall clock jump forward, or back if negative, until the next jump."""
         self.hosts[self.known(node_id)].clock.jump(round(seconds * 1000))
 
     @property
     def clock_spread_ms(self) -> int:
-        """How far apart the wall clocks of nodes, each at its own time, ever were; 0 if none ever jumped."""
+        """Return the largest difference that the nodes' wall clocks, each at its own time, ever had; 0 if none ever
+        jumped."""
         seen = [host.clock.off_ms for host in self.hosts.values()]
         return max(high for _, high in seen) - min(low for low, _ in seen)
 
     @property
     def furthest_clock_ms(self) -> int:
-        """The latest time that the wall clock of any node ever showed."""
+        """Return the latest time that the wall clock of any node ever showed."""
         return max(host.clock.furthest_ms for host in self.hosts.values())
 
     # --- network ------------------------------------------------------------------------------------
 
     def cut(self, sender: str | int, receiver: str | int) -> None:
-        """Hold what one side sends to another, a node's id or a client's name."""
+        """Hold messages from one side to the other; a side is a node's id or a client's name."""
         self.fabric.cut(_side(sender), _side(receiver))
 
     def isolate(self, node_id: int) -> None:
@@ -307,15 +308,15 @@ class SimulatedCluster(WatchedCluster):
                 self.cut(other, node_id)
 
     def heal(self) -> None:
-        """Mend every link; what was held arrives."""
+        """Restore every link; held messages arrive."""
         self.fabric.heal()
 
     # --- everything ---------------------------------------------------------------------------------
 
     def mend(self) -> None:
-        """Undo whatever was done to nodes, disks, clocks and links: what stands still goes on, what is down, has a
-        failed directory or is of release 0.1 is started anew, and the network carries everything once, unchanged and in
-        time."""
+        """Undo everything that was done to nodes, disks, clocks and links: paused processes continue; nodes that are
+        down, have a failed directory or run release 0.1 are restarted; and the network delivers everything once,
+        unchanged and in time."""
         self.fabric.mend()
         self.slow_disks.clear()
         for node_id, host in self.hosts.items():
@@ -328,7 +329,7 @@ class SimulatedCluster(WatchedCluster):
                 self.start_soon(node_id)
 
     def offline_replicas(self) -> list[TopicIdPartition]:
-        """Replicas that running nodes should have and cannot serve."""
+        """Return the replicas that running nodes should have and cannot serve."""
         brokers = (node.broker for node in self.nodes.values())
         return [key for broker in brokers if broker is not None for key in broker.replicas.offline_partitions()]
 
@@ -336,16 +337,16 @@ class SimulatedCluster(WatchedCluster):
 
     @property
     def bootstrap(self) -> str:
-        """The clients' bootstrap addresses."""
+        """Return the clients' bootstrap addresses."""
         return ",".join(f"node{n}:9092" for n in self.node_ids)
 
     @property
     def kafka_bootstrap(self) -> str:
-        """The addresses for Kafka's protocol, where ``kafka.listener.names`` is :data:`KAFKA`."""
+        """Return the addresses for Kafka's protocol, if ``kafka.listener.names`` is :data:`KAFKA`."""
         return ",".join(f"node{n}:{KAFKA_PORT}" for n in self.node_ids)
 
     def client_process(self, name: str) -> Process:
-        """A process of its own for a client; run its coroutines by :meth:`run_in`."""
+        """Make a new process for a client; run its coroutines with :meth:`run_in`."""
         self.client_names.append(name)
         return Process(self.loop, name, 1.0 + self._rng.uniform(-self._drift, self._drift))
 
@@ -357,7 +358,7 @@ class SimulatedCluster(WatchedCluster):
         return task
 
     def seams(self, process: Process | None) -> dict[str, Any]:
-        """Arguments by which a client of the SDK belongs to a process; without one, to a new one."""
+        """Return the arguments that bind an SDK client to a process; by default to a new one."""
         process = process or self.client_process(f"client{len(self.client_names)}")
         return {
             "_network": self.fabric.network(process.name, context=process.context),
@@ -366,15 +367,15 @@ class SimulatedCluster(WatchedCluster):
         }
 
     def producer(self, process: Process | None = None, **config: Any) -> Producer:
-        """An asyncio producer; start it (``async with``)."""
+        """Make an asyncio producer; start it (``async with``)."""
         return Producer(self.bootstrap, **self.seams(process), **config)
 
     def consumer(self, process: Process | None = None, **config: Any) -> Consumer:
-        """An asyncio consumer; start it (``async with``)."""
+        """Make an asyncio consumer; start it (``async with``)."""
         return Consumer(self.bootstrap, **self.seams(process), **config)
 
     def admin(self, process: Process | None = None, **config: Any) -> Admin:
-        """An asyncio admin client; start it (``async with``)."""
+        """Make an asyncio admin client; start it (``async with``)."""
         return Admin(self.bootstrap, **self.seams(process), **config)
 
     async def create_topic(
@@ -384,7 +385,7 @@ class SimulatedCluster(WatchedCluster):
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Make a topic and wait until every running node knows a leader of each partition."""
+        """Create a topic and wait until every running node knows a leader of each partition."""
         connection = self.fabric.network("setup").connect(Address(f"node{min(self.running)}", 9092))
         await self._create_topic_by(connection, name, partitions, replication_factor, config)
 
@@ -395,7 +396,7 @@ class SimulatedCluster(WatchedCluster):
 
     @property
     def former_offset(self) -> int:
-        """How far the metadata log is committed, as far as nodes of release 0.1 have ever known; -1 without any."""
+        """Return how far nodes of release 0.1 have ever known the metadata log to be committed; -1 without any."""
         offsets = (node.metadata_offset for node in self.former.values())
         self._former_offset = max((self._former_offset, *offsets))
         return self._former_offset
@@ -462,7 +463,7 @@ class SimulatedCluster(WatchedCluster):
             host.starting.cancel()
             host.starting = None
         if host.stopping is not None:
-            host.stopping.cancel()  # it would go by the clock of the next process
+            host.stopping.cancel()  # it would follow the clock of the next process
             host.stopping = None
         if node is not None:
             host.process.context.copy().run(node.drop)
@@ -499,7 +500,7 @@ class SimulatedCluster(WatchedCluster):
         return f"rack-{node_id}"
 
     def node_config(self, node_id: int) -> NodeConfig:
-        """The configuration that a node of this cluster has."""
+        """Return the configuration of a node of this cluster."""
         return NodeConfig.parse(self.node_settings(node_id))
 
     def node_settings(self, node_id: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The ends of logs on the disks themselves: by the synced bytes, whatever the node that wrote them says."""
+"""Log ends as the disks have them: computed from the synced bytes, whatever the node says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUFFIX: Final = ".log"
 
 @dataclass(slots=True)
 class _Read:
-    """How far a file was read: whole batches up to ``size``, the last one's header, the offset behind it."""
+    """How much of a file was read: whole batches up to ``size``, the last one's header, the offset behind it."""
 
     size: int = 0
     header: bytes = b""
@@ -22,15 +22,15 @@ class _Read:
 
 
 class DurableEnds:
-    """Reads what is new in each file since it was asked last."""
+    """Reads the new part of each file since the last call."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], _Read] = {}
 
     def end(self, host: str, disk: Disk, directory: str, *, sparse: bool = False) -> int:
-        """Return the offset behind the last batch of a log of which everything up to it is on the disk.
+        """Return the offset behind the last batch of a log up to which everything is on the disk.
 
-        ``sparse``: a cleaner may have left gaps between segments; what is missing shows by the files' sizes.
+        ``sparse``: a cleaner may have left gaps between segments; missing data shows in the files' sizes.
         """
         files = MemoryFiles(disk)
         if not files.exists(directory):
@@ -46,7 +46,7 @@ class DurableEnds:
             file = files._file(path)
             found = self._file_end(host, path, file.durable)
             if sparse and found < 0 and not len(file.content):
-                found = base  # nothing was left of it, or nothing is in it yet
+                found = base  # nothing was left of it, or it is still empty
             if found < 0:
                 break
             end = found
@@ -57,7 +57,7 @@ class DurableEnds:
     def _file_end(self, host: str, path: str, content: bytearray) -> int:
         read = self._read.setdefault((host, path), _Read())
         if len(content) < read.size or content[read.header_at : read.header_at + len(read.header)] != read.header:
-            read = self._read[host, path] = _Read()  # it was cut since, and perhaps written anew
+            read = self._read[host, path] = _Read()  # the file was truncated since, and perhaps rewritten
         if len(content) > read.size:
             try:
                 batches = split_batches(bytes(memoryview(content)[read.size :]), allow_partial_tail=True)

@@ -1,11 +1,11 @@
 """The network of a simulation: every connection has its own pace, and ends as TCP connections end.
 
-- A message takes a random while; those of one connection stay in order, others overtake them.
-- A connection that breaks ends for each side when that side hears of it. What was under way is lost or
-  arrives all the same, by chance, for each direction: so a request may take effect long after its
-  sender gave up, for as long as a cut link held it.
-- A request of a call may arrive twice, the second time much later (a proxy that tried again).
-- A process that is gone refuses connections and its peers hear of it; a host that lost its power says
+- A message takes a random time; those of one connection stay in order, others may overtake them.
+- A connection that breaks ends for each side when that side learns of it. For each direction, chance
+  decides whether messages in transit are lost or still arrive: so a request may take effect long after
+  its sender gave up, for as long as a cut link held it.
+- The request of a call may arrive twice, the second time much later (a proxy that retried).
+- A process that is gone refuses connections, and its peers learn of it; a host that lost its power says
   nothing, and peers find out after a while.
 """
 
@@ -25,16 +25,16 @@ from tidelog.security.session import UNSECURED, Session
 Passed = Callable[[str, Request[Any]], None]
 """Called for each request of a call, with its sender, or the receiver that it has reached."""
 Answered = Callable[[str, Request[Any], Response, float], None]
-"""Told of each call: the node that answered, request and response, and when the request arrived."""
+"""Called for each call: the node that answered, request and response, and the arrival time of the request."""
 LATENCY_S: Final = (0.0001, 0.0015)
 SILENCE_S: Final = (0.5, 6.0)
-"""How long after a host lost its power its peers' connections to it end (their keepalive)."""
+"""How long after a host's loss of power its peers' connections to it end (their keepalive)."""
 LATE_S: Final = (0.01, 3.0)
-"""How much later a doubled request arrives again."""
+"""How much later the copy of a doubled request arrives."""
 
 
 class SimulatedFabric(MemoryFabric):
-    """Seeded wires. ``doubled``: the share of calls whose request arrives twice. ``heard``: told of arrivals."""
+    """Seeded wires. ``doubled``: the share of calls whose request arrives twice. ``heard``: called for arrivals."""
 
     def __init__(self, loop: SimulatedLoop, rng: random.Random, heard: Callable[[Wire, bool], None]) -> None:
         super().__init__()
@@ -47,13 +47,13 @@ class SimulatedFabric(MemoryFabric):
         self.doubled_count = 0
         self.late_s = LATE_S
         self.late_answers: tuple[str, float, float] | None = None
-        """Answers that take longer than others: to which request, their share, and up to how many seconds."""
+        """Answers that take longer than others: for which request, their share, and up to how many seconds."""
         self.garble: Callable[[memoryview], memoryview] | None = None
         """Changes what leaders send to their followers."""
         self._dark: set[str] = set()
-        """Hosts without power: they refuse nothing, as they say nothing."""
+        """Hosts without power: they say nothing, so they refuse nothing either."""
         self.sessions: dict[str, Session] = {}
-        """Clients that have proved an identity, by name; nobody else has one."""
+        """Clients that have proved an identity, by name; others have none."""
         self.sent: list[Passed] = []
         self.arrived: list[Passed] = []
         self.answered: list[Answered] = []
@@ -89,7 +89,7 @@ class SimulatedFabric(MemoryFabric):
             super().deliver(wire, to_server, action)
 
     def mend(self) -> None:
-        """Carry everything once, unchanged and in time again; what a cut link held arrives."""
+        """Deliver everything once, unchanged and in time again; messages that a cut link held arrive."""
         self.doubled, self.late_s = 0.0, LATE_S
         self.late_answers = self.garble = None
         for link in self._links.values():
@@ -98,7 +98,7 @@ class SimulatedFabric(MemoryFabric):
 
     @property
     def is_troubled(self) -> bool:
-        """Whether anything is cut, slow or garbled now."""
+        """Return whether anything is cut, slow or garbled now."""
         return self.garble is not None or any(link.cut or link.delay_s for link in self._links.values())
 
     def carried(self, wire: Wire, to_server: bool, frame: memoryview) -> memoryview:
@@ -141,7 +141,7 @@ class SimulatedFabric(MemoryFabric):
         return self._loop.now
 
     def lose_host(self, node: str) -> None:
-        """A host's power is gone: nobody is told."""
+        """Cut a host's power: nobody is notified."""
         self._dark.add(node)
         self.drop_node(node, lambda wire, reason: self.break_wire(wire, reason, self._rng.uniform(*SILENCE_S)))
 
@@ -153,7 +153,7 @@ class SimulatedFabric(MemoryFabric):
         return super().network(node, *given, **named)
 
     def _end_side(self, wire: Wire, to_server: bool, reason: str, end: Callable[[str], None], silence_s: float) -> None:
-        """Let one side hear of the end, after what is under way to it, or instead of it."""
+        """Let one side learn of the end, after the messages in transit to it, or instead of them."""
         notice = Wire(wire.client, wire.server, wire.what, wire.on_break, due=list(wire.due))
         if self._rng.random() < 0.5:
             wire.lost[to_server] = True

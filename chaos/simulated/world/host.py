@@ -49,15 +49,15 @@ class Host:
         self.is_former = False
         """Whether release 0.1 is installed here."""
         self.power_goes_too = False
-        """Whether the host loses its power when its process ends in the midst of a disk call."""
+        """Whether the host loses its power when its process ends in the middle of a disk call."""
         self.ends_in_call = False
-        """Whether the process ends in the midst of a disk call: what it knows is not what it did."""
+        """Whether the process ends in the middle of a disk call: its knowledge may differ from what it did."""
         self.starting: asyncio.Task[Node | FormerNode] | None = None
         self.stopping: asyncio.Task[None] | None = None
         self.ending: asyncio.Task[None] | None = None
 
     def new_disk(self) -> Disk:
-        """A disk with the host's directory on it, and nothing in that."""
+        """Return a disk that has the host's directory, empty."""
         disk = Disk()
         disk.names_in_order = False
         files = MemoryFiles(disk)

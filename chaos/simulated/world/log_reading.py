@@ -1,4 +1,4 @@
-"""Looks at the logs of a simulated node from outside."""
+"""Reads the logs of a simulated node from outside."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ_BYTES: Final = 1 << 20
 
 
 class Undisturbed:
-    """While a node's log is looked at from outside, its disk neither fails nor counts."""
+    """Keeps a node's disk from failing or counting while its log is read from outside."""
 
     def __init__(self, files: MemoryFiles | None) -> None:
         assert files is not None
@@ -32,11 +32,11 @@ class Undisturbed:
 
 
 def batches_of(log: Log, offset: int, end: int) -> Iterator[Batch]:
-    """The batches of a log from the one with an offset up to an end. Raises ``LogDirFailed``."""
+    """Yield the batches of a log from the one that contains an offset up to an end. Raises ``LogDirFailed``."""
     while offset < end:
         read = log.read(offset, READ_BYTES, offset_end=end)
         assert isinstance(read, LogRead), read
         if not len(read.records):
-            return  # a compacted log may hold nothing up to its end
+            return  # a compacted log may have nothing up to its end
         yield from split_batches(bytes(read.records))
         offset = read.next_offset

@@ -1,9 +1,9 @@
-"""An asyncio event loop in virtual time, for many simulated processes at once.
+"""An asyncio event loop in virtual time, for many simulated processes in one.
 
-Nothing here waits: when nothing is ready, time jumps to the next timer. The same calls give the same
-run. Each callback and task belongs to a :class:`Process` by its context (``contextvars``), as a task
-inherits the context that made it. A process has a clock of its own, which may run fast or slow, and
-can be paused: what is due for it is held until it goes on, as after SIGSTOP.
+Nothing here waits: when nothing is ready, time jumps to the next timer. The same calls give the same run. Each callback
+and task belongs to a :class:`Process` through its context (``contextvars``); a task inherits the context of its
+creator. A process has its own clock, which may run fast or slow, and can be paused: its due callbacks are held until it
+resumes, as after SIGSTOP.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ROUNDING_S: Final = 1e-9
 
 
 class Stuck(Exception):
-    """The simulated world cannot go on: nothing will ever happen, or time stands still for ever."""
+    """The simulated world cannot continue: nothing will ever happen, or time stands still."""
 
 
 class Process:
     """One simulated process, for the loop: its clock and whether it is paused.
 
-    ``rate``: seconds of its monotonic clock for each second of the world; fixed for its life.
+    ``rate``: seconds of its monotonic clock per second of the world; fixed for its life.
     """
 
     __slots__ = ("_began", "_held", "_offset", "context", "name", "paused", "rate")
@@ -49,24 +49,24 @@ class Process:
         self.context.run(PROCESS.set, self)
 
     def local(self, now: float) -> float:
-        """This process's monotonic time at a time of the world."""
+        """Return this process's monotonic time at a time of the world."""
         return self._offset + (now - self._began) * self.rate
 
     def world(self, local: float) -> float:
-        """The time of the world at which this process's clock shows ``local``, or hardly more."""
+        """Return the time of the world at which this process's clock shows ``local``, or hardly more."""
         return self._began + (local - self._offset) / self.rate + ROUNDING_S
 
 
 PROCESS: Final[contextvars.ContextVar[Process | None]] = contextvars.ContextVar("process", default=None)
-"""The process that runs now; ``None`` for the world itself."""
+"""The process that is running now; ``None`` for the world itself."""
 
 
 COMPUTING_S: Final = 0.002
-"""Half of the time that a login's costly step takes."""
+"""Half the time that the expensive step of a login takes."""
 
 
 class Due:
-    """A call that the loop has to make: has everything that asyncio asks of its handles, and little else, since a run
+    """A call that the loop has to make: has all that asyncio requires of its handles, and little else, since a run
     makes many."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context", "_when")
@@ -89,7 +89,7 @@ class Due:
         return self._cancelled
 
     def when(self) -> float:
-        """The time of the world."""
+        """Return the time of the world."""
         return self._when
 
     def __repr__(self) -> str:
@@ -97,7 +97,7 @@ class Due:
 
 
 class LoopSockets(Protocol):
-    """What a loop with sockets does for them; worlds without Kafka's protocol have none."""
+    """The loop's work for sockets; worlds without Kafka's protocol have none."""
 
     async def connect(self, protocol: asyncio.Protocol, address: Address) -> asyncio.Transport: ...
     def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
@@ -107,7 +107,7 @@ class LoopSockets(Protocol):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """The loop. ``now`` is the world's time in seconds; :meth:`time` is that of the process that asks."""
+    """The loop. ``now`` is the world's time in seconds; :meth:`time` is that of the calling process."""
 
     def __init__(self, now: float = 1000.0) -> None:
         super().__init__()
@@ -188,11 +188,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- processes --------------------------------------------------------------------------------
 
     def pause(self, process: Process) -> None:
-        """Hold everything that is due for a process."""
+        """Hold all due calls of a process."""
         process.paused = True
 
     def resume(self, process: Process) -> None:
-        """Let a paused process go on with what was held, in order."""
+        """Let a paused process continue with the held calls, in order."""
         process.paused = False
         self._ready.extend(process._held)
         process._held.clear()
@@ -234,18 +234,19 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler({"message": f"Exception in {due!r}", "exception": error, "handle": due})
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers leave when they are due."""
+        """Do nothing: cancelled timers leave when they are due."""
 
     def _process_events(self, event_list: object) -> None:
         raise AssertionError("the simulation has no sockets")
 
     def _write_to_self(self) -> None:
-        """Nothing sleeps, so nothing need be woken."""
+        """Do nothing: the loop never sleeps, so nothing needs to wake it."""
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> Any:
-        """Only logins may compute elsewhere: at some instant meanwhile, and their loop hears of it later."""
+        """Run a call of a login, the only kind allowed: it computes at some instant meanwhile, and its loop learns of
+        the result later."""
         if getattr(executor, "_thread_name_prefix", "") != "login":
             raise AssertionError(f"a thread in the simulation: {func}")
         done = self.create_future()

@@ -1,7 +1,7 @@
 """A producer that writes its own frames: sequences that wrap, epochs that are fenced, gaps that are refused.
 
-The SDK never gets there in a run of a minute: its sequences begin at 0 and its epoch stays. This one
-begins just below the wrap at 2**31, raises its epoch now and then, and sends what must be refused.
+The SDK never reaches these cases in a run of a minute: its sequences begin at 0 and its epoch stays. This producer
+begins just below the wrap at 2**31, raises its epoch now and then, and sends batches that must be refused.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidelog.proto.transport.network import Address, ConnectionLost, StreamKind
 
 SEQUENCES: Final = 1 << 31
 PRODUCER_ID: Final = 1_000_000
-"""Far above what a run's controllers hand out."""
+"""Far above the ids that a run's controllers hand out."""
 TRY_S: Final = 1.5
 
 
@@ -41,13 +41,13 @@ class _Target:
     sequence: int
     """Of the next record."""
     known: bool = False
-    """Whether anything was appended: until then any sequence is taken."""
+    """Whether anything was appended: until then any sequence is accepted."""
     last: tuple[bytes, int] | None = None
     """The last batch that was appended, and its offset."""
 
 
 class RawProducer:
-    """One producer, one batch in flight, each tried until it has a definite answer."""
+    """One producer with one batch in flight; retries each until it has a definite answer."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class RawProducer:
         self._task = cluster.run_in(self.process, self._run())
 
     async def finish(self, timeout_s: float) -> None:
-        """Stop after the batch that is under way. Raises ``TimeoutError``."""
+        """Stop after the batch in flight. Raises ``TimeoutError``."""
         self.stopping = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -105,7 +105,7 @@ class RawProducer:
                 await self._send_again(target)
             else:
                 await self._send(target, target.epoch, target.sequence, count, ErrorCode.NONE)
-                if kind > 0.7:  # next to it in the log, where nobody else writes in between
+                if kind > 0.7:  # adjacent in the log, since nobody else writes in between
                     await self._send(target, target.epoch, target.sequence, count, ErrorCode.NONE)
                     await self._send_again(target)
             await asyncio.sleep(rng.uniform(0.2, 1.5))
@@ -113,7 +113,7 @@ class RawProducer:
             await caller.close()
 
     async def _send_again(self, target: _Target) -> None:
-        """Send what was appended last once more, as after a lost answer: it must be known."""
+        """Resend the last appended batch, as after a lost answer: the broker must recognise it."""
         assert target.last is not None
         batch, offset = target.last
         self.operations += 1

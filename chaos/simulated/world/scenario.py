@@ -1,9 +1,9 @@
 """Scenarios of the simulation: a schedule made from a seed, and a run that judges itself.
 
-A scenario makes its whole schedule of faults before it runs, from the seed alone. That is what lets a
-failing run be replayed from one line and shrunk: a subset of the schedule is a smaller run of the same
-seed. Faults name their targets by role where the role is what matters ("the leader of partition 0");
-the target is determined when the fault happens.
+A scenario makes its whole schedule of faults before it runs, from the seed alone. This is what makes a failing run
+repeatable from one line, and shrinkable: a subset of the schedule is a smaller run of the same seed. Faults name their
+targets by role if the role is what matters ("the leader of partition 0"); the target is determined when the fault
+happens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Protocol
 _EMPTY = "-"
 
 Trace = Callable[[str], None]
-"""Hears one line for each thing that happens in a run, in order."""
+"""Called with one line for each thing that happens in a run, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Fault:
     """One entry of a schedule."""
 
     at_s: float
-    """When it happens: virtual seconds since the run began."""
+    """When it happens: virtual seconds since the start of the run."""
     kind: str
     arguments: tuple[str | int | float | bool, ...] = ()
 
@@ -35,7 +35,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """The fault that ``str`` shows so. Raises ``ValueError``."""
+        """Parse the output of ``str``. Raises ``ValueError``."""
         at_s, kind, *arguments = text.split()
         return cls(float(at_s), kind, tuple(map(_argument, arguments)))
 
@@ -60,18 +60,18 @@ class Outcome:
     scenario: str
     seed: int
     violations: list[str] = field(default_factory=list)
-    """Violations, a line or a few each; the first is the earliest."""
+    """Violations, one or a few lines each, the earliest first."""
     faults: Counter[str] = field(default_factory=Counter)
     """Kind of fault → how many took effect (a kill of a node that was down did not)."""
     events: Counter[str] = field(default_factory=Counter)
     """Events of the system: ``election``, ``truncation``, ``isr-shrink`` …"""
     operations: int = 0
-    """Proposals or client operations that were tried."""
+    """Proposals or client operations that were attempted."""
     virtual_s: float = 0.0
     digest: str = ""
     """Hash of the trace; equal for two runs of one seed and schedule."""
     raised: str | None = None
-    """Class of the first exception that came out of the scenario, which is one of the violations."""
+    """Class of the first exception that the scenario raised, which is one of the violations."""
 
     @property
     def held(self) -> bool:
@@ -79,7 +79,7 @@ class Outcome:
 
 
 def where(trouble: BaseException) -> str:
-    """Name an exception on one line: what was called, and the last two places that it went through."""
+    """Describe an exception on one line: what was called, and the last two places that it went through."""
     frames = list(traceback.extract_tb(trouble.__traceback__))
     if len(frames) > 1:
         frames = [frames[1], *frames[2:][-2:]]
@@ -105,4 +105,4 @@ class Scenario(Protocol):
         """Make the schedule of a seed."""
 
     def run(self, seed: int, schedule: Sequence[Fault] | None = None, *, trace: Trace | None = None) -> Outcome:
-        """Run a seed under its own schedule or the given one. Raises only what is a bug of the simulator."""
+        """Run a seed with its own schedule or the given one. Raises only on a bug of the simulator."""

@@ -1,8 +1,8 @@
-"""TCP in the simulated world: what speaks Kafka's protocol has sockets and streams, on the fabric's wires.
+"""TCP in the simulated world: sockets and streams for Kafka's protocol, on the fabric's wires.
 
-Both sides are production code. A node's Kafka listener reads and writes a :class:`Socket` when the loop says that it
-is readable; a client comes by :func:`asyncio.open_connection`. A connection is one wire: its bytes stay in order, and
-a cut link, a break or the end of a process befalls it as it does everything else on the fabric.
+Both sides are production code. A node's Kafka listener reads and writes a :class:`Socket` when the loop says that it is
+readable; a client connects with :func:`asyncio.open_connection`. A connection is one wire: its bytes stay in order, and
+a cut link, a break or the end of a process affects it like everything else on the fabric.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FIRST_DESCRIPTOR: Final = 1 << 20
 
 
 class Sockets:
-    """The sockets of all processes on a fabric, and what waits for them: a part of the loop."""
+    """The sockets of all processes on a fabric, and the callbacks that wait for them: a part of the loop."""
 
     def __init__(self, loop: SimulatedLoop, fabric: SimulatedFabric) -> None:
         self.fabric = fabric
@@ -42,15 +42,15 @@ class Sockets:
     async def serve(
         self, network: MemoryNetwork, listener: str, address: Address, services: KafkaServices
     ) -> KafkaListener:
-        """What a node of this network binds its listeners for Kafka's clients by."""
+        """Bind a listener of a node on this network for Kafka's clients."""
         load_schemas()
         sock: Any = Listening(self, network, address)
         self._add(sock)
-        # No system sends from files that are in memory.
+        # No system can send from files in memory.
         return KafkaListener(listener, sock, replace(services, files_crowded=lambda: True))
 
     async def connect(self, protocol: asyncio.Protocol, address: Address) -> Stream:
-        """A connection of the process that asks. Raises ``ConnectionRefusedError``."""
+        """Open a connection of the calling process. Raises ``ConnectionRefusedError``."""
         process = PROCESS.get()
         assert process is not None, "only processes connect"
         network = self._networks.get(process.name)
@@ -88,7 +88,7 @@ class Sockets:
         protocol.connection_made(stream)
         return stream
 
-    # --- What the loop is asked for ---------------------------------------------------------------------
+    # --- Called by the loop ----------------------------------------------------------------------------
 
     def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
         self._readers[fd] = (callback, args, contextvars.copy_context())
@@ -98,7 +98,7 @@ class Sockets:
         return self._readers.pop(fd, None) is not None
 
     def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> None:
-        """Everything is writable at any time."""
+        """Call back soon: every socket is always writable."""
         self._writers[fd] = (callback, args, contextvars.copy_context())
         self._loop.call_soon(self._write, fd, context=self._writers[fd][2])
 
@@ -106,7 +106,7 @@ class Sockets:
         return self._writers.pop(fd, None) is not None
 
     def readable(self, fd: int) -> None:
-        """Something has come: tell whoever waits for it."""
+        """Something has arrived: notify whoever waits for it."""
         sock, waiting = self._open.get(fd), self._readers.get(fd)
         if sock is not None and waiting is not None and sock.has_some and not sock.told:
             sock.told = True
@@ -141,7 +141,7 @@ class Sockets:
 
 
 class Listening:
-    """A bound socket: what a listener asks of one. The fabric takes it for a server."""
+    """A bound socket, as far as a listener needs one. The fabric treats it as a server."""
 
     def __init__(self, sockets: Sockets, network: MemoryNetwork, address: Address) -> None:
         self.network = network
@@ -186,7 +186,7 @@ class Listening:
 
 
 class Socket:
-    """A node's end of a connection: what it asks of a socket that does not block. It takes everything at once."""
+    """A node's end of a connection: what it needs of a non-blocking socket. Accepts any amount immediately."""
 
     def __init__(self, sockets: Sockets, wire: Wire, stream: Stream) -> None:
         self.peer = wire.client.node
@@ -216,10 +216,10 @@ class Socket:
         return -1 if self._closed else self.number
 
     def setblocking(self, on: bool) -> None:
-        """It never blocks."""
+        """Do nothing: it never blocks."""
 
     def setsockopt(self, *option: object) -> None:
-        """It has none."""
+        """Do nothing: it has no options."""
 
     def recv_into(self, room: memoryview) -> int:
         data = self.recv(len(room))
@@ -297,7 +297,7 @@ class Stream(asyncio.Transport):
         return self._closing
 
     def pause_reading(self) -> None:
-        raise NotImplementedError  # a stream then takes what comes
+        raise NotImplementedError  # a stream then accepts whatever arrives
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default

@@ -1,4 +1,4 @@
-"""A scenario's additions to a run besides producers and consumers: clients of another kind, and their judges."""
+"""Additions of a scenario to a run besides producers and consumers: clients of another kind, and their judges."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Protocol
 
 
 class Work(Protocol):
-    """One such addition. It may add kinds of fault and targets to the run's :class:`FaultInjector` when it is made."""
+    """One such addition. Its constructor may add kinds of fault and targets to the run's :class:`FaultInjector`."""
 
     @property
     def operations(self) -> int:
-        """Client operations that were tried."""
+        """Return the number of client operations that were attempted."""
 
     @property
     def events(self) -> Counter[str]:
-        """The events of its clients."""
+        """Return the events of its clients."""
 
     async def begin(self) -> None:
-        """Start: the topic is there and producers are at work."""
+        """Start: the topic exists and producers are working."""
 
     async def settle(self, bound_s: float) -> None:
-        """All is mended and producers have ended: wait until everything is as it must be then.
+        """Wait for the required final state; everything is repaired and producers have ended.
 
-        Raises ``TimeoutError`` that says what was waited for, if it does not come within the bound.
+        Raises ``TimeoutError``, which says what was waited for, if the state is not reached within the bound.
         """
 
     def judge(self) -> None:
-        """All is over: tell the world of what should not have been."""
+        """Report violations to the world, now that all is over."""
 
     async def finish(self) -> None:
-        """End the clients that are left."""
+        """End the remaining clients."""
 
     def failures(self) -> list[tuple[str, BaseException | None]]:
-        """Its clients, and what ended each of them, if anything but the run did."""
+        """Return its clients, each with the error that ended it, if anything but the run did."""

@@ -1,4 +1,4 @@
-"""A simulated world from its beginning to its end: loop, cluster, trace, and what went wrong on the way."""
+"""A simulated world from start to end: loop, cluster, trace, and the violations on the way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 BEGIN_S: Final = 1000.0
 CLOSED_IN: Final = 20
-"""How often an abandoned coroutine may wait while it is closed."""
+"""How often an abandoned coroutine may wait while it is being closed."""
 LOGGED: Final[Mapping[str, str]] = {
     "metadata snapshot at offset %d: %d bytes": "snapshot-written",
     "loaded the metadata snapshot at offset %d": "snapshot-loaded",
@@ -58,10 +58,10 @@ class World:
         self.logged: Counter[str] = Counter()
         """Events that nodes log."""
         self.arrived: Callable[[str], None] = lambda name: None
-        """Called for each arriving message before it is taken, with its receiver."""
+        """Called for each arriving message before it is received, with its receiver."""
         self.trace = trace
         self._others: list[World] = []
-        """The same, as seen from other clusters in it."""
+        """This world as other clusters in it see it."""
         self._over = False
         self._hash = hashlib.blake2b(digest_size=16)
         self.loop.set_exception_handler(self._loop_error)
@@ -77,9 +77,10 @@ class World:
         )
 
     def beside(self, *, config: Mapping[str, str], log_dirs: int = 1, drift: float = 0.0) -> World:
-        """Another cluster of three nodes in the same time and on the same network: this world, as seen from there.
+        """Return another cluster of three nodes in the same time and on the same network: this world, as seen from
+        there.
 
-        What its members are told goes through :attr:`arrived` of both.
+        Messages to its members go through :attr:`arrived` of both.
         """
         other = copy.copy(self)
         other.cluster = SimulatedCluster(
@@ -96,28 +97,28 @@ class World:
 
     @property
     def now_s(self) -> float:
-        """Virtual seconds since the world began."""
+        """Return virtual seconds since the start of the world."""
         return self.loop.now - BEGIN_S
 
     @property
     def digest(self) -> str:
-        """Hash of everything that was noted and every message that arrived, with its time."""
+        """Return the hash of everything that was noted and every message that arrived, with its time."""
         return self._hash.hexdigest()
 
     def note(self, text: str) -> None:
-        """A line of the trace."""
+        """Add a line to the trace."""
         line = f"{self.now_s:10.4f} {text}"
         self._hash.update(line.encode())
         if self.trace is not None:
             self.trace(line)
 
     def violated(self, text: str) -> None:
-        """Note what must never happen and did."""
+        """Report something that must never happen."""
         self.violations.append(f"at {self.now_s:.3f} s: {text}")
         self.note(f"VIOLATION {text}")
 
     def run(self, main: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine to its end in this world, then end the world. Raises what it raises."""
+        """Run a coroutine to its end in this world, then end the world. Raises what the coroutine raises."""
         asyncio.set_event_loop(self.loop)
         logger = logging.getLogger("tidelog")
         hearing = _Hearing(self)
@@ -135,7 +136,7 @@ class World:
 
     def _end(self) -> None:
         """Take everything down without leaving a task that complains when it is collected."""
-        self._over = True  # what follows is taken down in any order, and no part of the run
+        self._over = True  # the rest is taken down in any order, and is no part of the run
         self.loop.set_exception_handler(lambda loop, context: None)
         for world in (self, *self._others):
             for node_id in world.cluster.running:
@@ -174,18 +175,18 @@ class World:
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """End what a process that stands still for ever was at, though it wants to wait once more on its way out."""
+    """Close the coroutine of a process that never resumes, though it may wait again on its way out."""
     work = task.get_coro()
     for _ in range(CLOSED_IN):
         try:
             work.close()
-        except BaseException:  # as of a program whose loop is gone
+        except BaseException:  # as in a program whose loop is gone
             continue
         return
 
 
 class _Hearing(logging.Handler):
-    """Shows what nodes log in the trace, and counts what they log as events."""
+    """Writes nodes' log messages to the trace, and counts them as events."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
