@@ -1,1 +1,1 @@
-"""One partition's log on disk, and the directories that hold many of them."""
+"""A partition's log on disk, and the directories that hold many logs."""

@@ -1,1 +1,1 @@
-"""Log compaction: of each key, the latest record stays (Kafka's ``LogCleaner``)."""
+"""Log compaction: keeps the latest record of each key (Kafka's ``LogCleaner``)."""

@@ -13,18 +13,18 @@ no value, after the horizon                     goes
 a value                                         stays
 ==============================================  ====================================================
 
-A record beyond the last mapped offset stays. A marker of a transaction of which no batch is left gets a
-horizon, and goes after it. A batch of which nothing stays goes, unless it is
+A record beyond the last mapped offset stays. A marker gets a horizon once no batch of its transaction is left, and goes
+after the horizon. A batch that loses all its records goes, unless it is
 
-- the last one of a producer that the log still knows, of those before the end of what is cleaned: it holds the
-  sequence number that is due next, if what follows is cut off (Kafka counts what may be cut off yet, and forgets);
-- the last one of its group of segments: the end of what it covers must not be forgotten;
-- the first one of its leader epoch: a replica that learns epochs from batches must learn where it began,
-  or it would cut off too little when it follows. Kafka lets that one go.
+- a known producer's last batch before the end of the cleaned part: it holds the sequence number that is due next if the
+  log is truncated there (Kafka counts later batches that may still be truncated, and forgets the number);
+- the last batch of its group of segments: the group's end offset must not be lost;
+- the first batch of its leader epoch: a replica that learns epochs from batches must learn where the epoch began, or it
+  would truncate too little as a follower. Kafka removes this batch.
 
-What stays keeps offsets and timestamps; a batch of which all stays is not touched at all, and neither is
-one that cannot be decoded (no leader looks into batches of topics that are not compacted).
-Source: Kafka's ``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, KIP-534.
+Remaining records keep their offsets and timestamps. A batch that loses no record is not touched at all, and neither is
+one that cannot be decoded (leaders do not decode batches of topics that are not compacted). Source: Kafka's
+``Cleaner.cleanInto`` and ``MemoryRecords.filterTo``, KIP-534.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ logger: Final = logging.getLogger(__name__)
 
 
 class LastOfProducer(NamedTuple):
-    """The minimum that must stay of a producer. ``last_offset``: of its newest data before the end of what is cleaned,
-    -1 if only markers are known. What is behind that may be cut off yet, and then this is its newest.
+    """The minimum to keep for a producer. ``last_offset``: of its newest data before the end of the cleaned part, -1 if
+    only markers are known. Later data may still be truncated, and then this is the newest.
 
-    ``is_known`` is false where all that is remembered lies behind: any of its batches may be the one.
+    ``is_known`` is false if everything remembered lies after that end: any of its batches may be the newest.
     """
 
     last_offset: int
@@ -69,10 +69,10 @@ class FilterCounts:
 
 
 class BatchFilter:
-    """Fed with every batch of the cleaned part, in order.
+    """Filters batches; needs every batch of the cleaned part, in order.
 
-    ``offsets`` holds each key's latest offset up to ``mapped_end`` (exclusive). ``producers`` may be
-    replaced while it works: what is asked is which batches still matter.
+    ``offsets`` holds each key's latest offset up to ``mapped_end`` (exclusive). ``producers`` may be replaced during
+    the work: the filter asks which batches still matter.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class BatchFilter:
         self._epoch = -1
 
     def filter(self, batch: Batch, *, is_last: bool) -> Buffer | None:
-        """Return the batch to write in place of this one, None for none.
+        """Return the batch to write in place of this one, or None to drop it.
 
-        ``is_last``: of its group. Raises :class:`CorruptBatch` for a control batch that is none.
+        ``is_last``: it is the last batch of its group. Raises :class:`CorruptBatch` for an invalid control batch.
         """
         begins_epoch = batch.leader_epoch != self._epoch
         self._epoch = batch.leader_epoch
@@ -146,7 +146,7 @@ class BatchFilter:
         return rewritten(batch, body, kept, delete_horizon_ms=horizon_ms), len(kept)
 
     def _kept(self, batch: Batch, spans: list[Span]) -> tuple[list[Span], bool]:
-        """The records that stay, and whether there is a tombstone among them."""
+        """Return the records that stay, and whether one of them is a tombstone."""
         latest, mapped_end = self._offsets.get, self._mapped_end
         keeps_tombstones = not batch.attributes & DELETE_HORIZON or self._now_ms < batch.base_timestamp
         kept: list[Span] = []

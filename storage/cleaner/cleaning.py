@@ -1,11 +1,10 @@
 """One pass of the cleaner over one log, cut into slices that may run in another thread.
 
-First the keys of the dirty part are mapped to their latest offsets, as many as the map holds. Then the
-segments up to there, clean ones included, are copied group by group, without the records that a later
-one replaces, into files named ``….cleaned``. When a group is durable it waits for the log's own thread
-to put it in the place of its originals (``Log.swap_in``).
+The pass first maps the keys of the dirty part to their latest offsets, as many as the map holds. Then it copies the
+segments up to there, clean ones included, group by group into files named ``….cleaned``, without superseded records. A
+durable group waits for the log's own thread to replace the originals with it (``Log.swap_in``).
 
-A pass has file handles of its own: nothing that the log's thread uses is touched from here.
+A pass has its own file handles: it touches nothing that the log's thread uses.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from tidelog.storage.segments.segment import CLEANED_SUFFIX, Segment
 from tidelog.storage.segments.transaction_index import AbortedTransaction, OpenIndex, TransactionIndex, aborted_within
 
 SLICE_WORK: Final = 500
-"""Work of one slice, about in records: a millisecond or two, so that the event loop is not kept waiting."""
+"""Work per slice, roughly in records: a millisecond or two, to keep the event loop responsive."""
 _BATCH_WORK: Final = 4
-"""Bytes of a batch besides its records."""
+"""Work for a batch besides its records."""
 
 
 class IndexPart(NamedTuple):
@@ -46,7 +45,7 @@ class IndexPart(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningLimits:
-    """``dedupe_bytes`` and ``load_factor`` bound the map of keys; ``io_bytes`` are read at once."""
+    """``dedupe_bytes`` and ``load_factor`` bound the map of keys; ``io_bytes`` are read at a time."""
 
     dedupe_bytes: int = 128 * 2**20
     load_factor: float = 0.9
@@ -55,9 +54,9 @@ class CleaningLimits:
 
 @dataclass(frozen=True, slots=True)
 class CleaningPlan:
-    """The stretch to clean, as it was when the pass began. ``segments`` are those of the log, not touched here.
+    """The range to clean, as it was when the pass began. ``segments`` are the log's own; the pass does not touch them.
 
-    ``facts`` describes the same segments, all that begin before ``first_uncleanable_offset``.
+    ``facts`` describes the same segments: all that begin before ``first_uncleanable_offset``.
     """
 
     directory: str
@@ -71,12 +70,12 @@ class CleaningPlan:
     delete_retention_ms: int
     now_ms: int
     cuts: int
-    """How often the log had been cut off at its end; a pass does not outlive a cut."""
+    """How often the log's end had been truncated; a truncation invalidates the pass."""
 
 
 @dataclass(slots=True)
 class CleaningCounts:
-    """A pass's progress, in bytes and records; ``buffer_use`` is the share of the map that was filled."""
+    """A pass's progress, in bytes and records; ``buffer_use`` is the used share of the map."""
 
     map_bytes_read: int = 0
     map_records_read: int = 0
@@ -85,39 +84,40 @@ class CleaningCounts:
 
     @property
     def bytes_moved(self) -> int:
-        """Read and written, for the throttle."""
+        """Bytes read and written, for the throttle."""
         return self.map_bytes_read + self.filtered.bytes_read + self.filtered.bytes_kept
 
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """Segments and what is to take their place: durable files ``….cleaned`` with ``size`` bytes of log."""
+    """Segments and their replacement: durable files ``….cleaned`` with ``size`` bytes of log."""
 
     segments: Sequence[Segment]
     size: int
 
 
 class Cleaning:
-    """See the module. :meth:`step` does a slice; until ``done``, and with ``ready`` swapped whenever it is set.
+    """One pass; see the module. :meth:`step` does a slice. Call it until ``done``, and swap ``ready`` whenever it is
+    set.
 
-    ``producers_of_log`` is asked on the log's thread between two slices (:meth:`refresh`).
+    Call :meth:`refresh` on the log's thread, between two slices.
     """
 
     def __init__(
         self, files: FileLayer, plan: CleaningPlan, limits: CleaningLimits, indexes: Sequence[IndexPart] = ()
     ) -> None:
-        """``indexes``: the transaction indexes that are not empty, of the segments behind the plan's as well: what
+        """``indexes``: the non-empty transaction indexes, also those of segments after the plan's: transactions that
         began before its end may have been aborted there."""
         self.plan = plan
         self.done = False
         self.ready: CleanedGroup | None = None
         self.end_offset = plan.first_dirty_offset
-        """Up to here the keys are mapped; the log is clean up to here once the pass is done."""
+        """Keys are mapped up to here; the log is clean up to here once the pass is done."""
         self.counts = CleaningCounts()
         self.read_offset = plan.first_dirty_offset
-        """Where the batch begins, or the segment, that is read now."""
+        """Start of the batch, or segment, that the pass reads now."""
         self.running = False
-        """A slice is under way, perhaps in another thread."""
+        """True while a slice runs, perhaps in another thread."""
         self._files = files
         self._limits = limits
         self._indexes = indexes
@@ -125,11 +125,11 @@ class Cleaning:
         self._work = self._run()
 
     def refresh(self, producers: Mapping[int, LastOfProducer]) -> None:
-        """Say which producers the log knows by now. Before the first slice, and before each group."""
+        """Update which producers the log knows. Call it before the first slice and before each group."""
         self._producers = producers
 
     def step(self) -> None:
-        """Do a slice. Raises ``OSError``, and :class:`CorruptBatch` for a segment that cannot be read."""
+        """Run one slice. Raises ``OSError``, and :class:`CorruptBatch` for an unreadable segment."""
         assert self.ready is None, "a group waits to be swapped"
         assert not self.done, "the pass has come to its end"
         self.running = True
@@ -141,16 +141,16 @@ class Cleaning:
             self.running = False
 
     def swapped(self) -> None:
-        """The group that was ready has taken its place."""
+        """Note that the ready group has replaced its originals."""
         self.ready = None
 
     def close(self) -> None:
-        """Give back memory and handles. What was copied and not swapped stays on disk; see :meth:`leftovers`."""
-        with suppress(ValueError):  # a slice that its owner was cancelled in the midst of: it ends by itself
+        """Release memory and handles. Files that were copied but not swapped stay on disk; see :meth:`leftovers`."""
+        with suppress(ValueError):  # a slice whose owner was cancelled while it ran: it ends by itself
             self._work.close()
 
     def leftovers(self) -> list[str]:
-        """Paths that a pass which ended early may have left behind."""
+        """Return paths that a pass may have left behind when it ended early."""
         found = []
         for segment in self.plan.segments:
             copy = self._copy_of(segment.base_offset, HandlePool(self._files))
@@ -183,7 +183,7 @@ class Cleaning:
             offsets.close()
 
     def _make_map(self) -> OffsetMap:
-        """No larger than the dirty part can have keys."""
+        """Make a map no larger than the dirty part can have keys."""
         limits, plan = self._limits, self.plan
         wanted = int((plan.first_uncleanable_offset - plan.first_dirty_offset) / limits.load_factor) + 2
         return OffsetMap(max(2, min(limits.dedupe_bytes // ENTRY_BYTES, wanted)))
@@ -219,7 +219,7 @@ class Cleaning:
     def _copy(
         self, segments: Sequence[Segment], facts: Sequence[SegmentFacts], kept: BatchFilter
     ) -> Generator[None, None, None]:
-        """Copy what stays of some segments into one, and wait until it was swapped."""
+        """Copy the remaining records of some segments into one, and wait for the swap."""
         plan = self.plan
         pool = HandlePool(self._files)
         copy = self._copy_of(segments[0].base_offset, pool)
@@ -254,7 +254,7 @@ class Cleaning:
             retained = kept.transactions.take_retained()
             originals = {segment.base_offset for segment in segments}
             if any(index.base_offset in originals for index in self._indexes):
-                # Even if it is empty: where it is missing, the swap would leave the first original's.
+                # Even if it is empty: without it, the swap would leave the first original's.
                 copy.transactions.write(retained)
                 written_files.append(copy.transactions.file)
             yield
@@ -266,7 +266,7 @@ class Cleaning:
         yield
 
     def _aborted_in(self, start: int, end: int) -> Sequence[AbortedTransaction]:
-        """Aborted transactions that reach into the offsets from ``start`` to ``end``."""
+        """Return aborted transactions that overlap the offsets from ``start`` to ``end``."""
         indexes = [index for index in self._indexes if index.base_offset >= start]
         before = [index for index in self._indexes if index.base_offset < start]
         pool = HandlePool(self._files)
@@ -281,7 +281,7 @@ class Cleaning:
         return Segment(pool, self.plan.directory, base_offset, 0, 0, suffix=CLEANED_SUFFIX)
 
     def _batches(self, segment: Segment, size: int) -> Iterator[Batch]:
-        """All batches of a segment, whole and with the right CRC. Raises :class:`CorruptBatch`."""
+        """Yield all batches of a segment, whole and with a valid CRC. Raises :class:`CorruptBatch`."""
         file = self._files.open(segment.log.path)
         try:
             position = 0
@@ -300,7 +300,7 @@ class Cleaning:
 
 
 def _read(file: File, position: int, end: int, bytes_max: int) -> list[Batch]:
-    """At least one whole batch from a position on. Raises :class:`CorruptBatch`."""
+    """Return at least one whole batch from a position on. Raises :class:`CorruptBatch`."""
     data = file.pread(min(bytes_max, end - position), position)
     found = split_batches(data, allow_partial_tail=True)
     if found:
@@ -311,9 +311,9 @@ def _read(file: File, position: int, end: int, bytes_max: int) -> list[Batch]:
 
 
 def _map_batch(offsets: OffsetMap, batch: Batch, first_offset: int, keys_max: int) -> int | None:
-    """Map a batch's keys from an offset on. Returns the first offset for which there is no room, if there is one.
+    """Map a batch's keys from an offset on. Returns the first offset that does not fit, if any.
 
-    What cannot be decoded is passed over: it replaces nothing.
+    Batches that cannot be decoded are skipped: they replace nothing.
     """
     try:
         spans = record_spans(record_bytes(batch), batch)

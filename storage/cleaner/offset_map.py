@@ -1,9 +1,8 @@
-"""Which offset is a key's latest: a table of fixed size that keeps hashes in place of keys.
+"""The latest offset of each key: a fixed-size table that stores hashes instead of keys.
 
-As Kafka's ``SkimpyOffsetMap``: 24 bytes a key (a hash of 16 bytes, and the offset), open addressing.
-Two keys of one hash would be taken for one and a live record lost; with 128 bits that takes some 10**16
-keys in one log to be as likely as one in a million. The hash is BLAKE2b, where Kafka's is MD5, so that
-nobody can make two such keys on purpose either.
+As Kafka's ``SkimpyOffsetMap``: 24 bytes per key (a 16-byte hash and the offset), open addressing. Two keys with the
+same hash would count as one and a live record would be lost; with 128 bits, a log needs some 10**16 keys before the
+probability reaches one in a million. The hash is BLAKE2b (Kafka's is MD5), so that nobody can craft a collision either.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from tidelog.proto.records.compiled_codec import COMPILED
 ENTRY_BYTES: Final = 24
 _HASH_BYTES: Final = 16
 _REHASHES: Final = 12
-"""Probes that take another part of the hash; after them, one slot after the other."""
+"""Probes that use another part of the hash; after them, probing is linear."""
 _NO_HASH: Final = bytes(_HASH_BYTES)
 
 
 class OffsetMap:
-    """At most ``slots`` keys. The memory is taken from the system as it fills, and given back by :meth:`close`."""
+    """A map of at most ``slots`` keys. Takes memory from the system as it fills; :meth:`close` releases it."""
 
     def __init__(self, slots: int) -> None:
         assert slots > 0, f"a map of {slots} slots"
@@ -32,7 +31,8 @@ class OffsetMap:
         self._table = mmap.mmap(-1, slots * ENTRY_BYTES)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note a key's offset, which is higher than any before it. False, and nothing noted, where there is no room."""
+        """Store a key's offset, which is higher than any before it. Returns False, and stores nothing, if the map is
+        full."""
         digest = _hash_of(key)
         at = _probe(self._table, self.slots, digest)
         if at is None:
@@ -44,7 +44,7 @@ class OffsetMap:
         return True
 
     def get(self, key: bytes) -> int:
-        """The key's latest offset, -1 if it is not here."""
+        """Return the key's latest offset, or -1 if it is unknown."""
         at = _probe(self._table, self.slots, _hash_of(key))
         if at is None or at < 0:
             return -1
@@ -55,8 +55,8 @@ class OffsetMap:
 
 
 def probe(table: mmap.mmap, slots: int, digest: bytes) -> int | None:
-    """The place of a hash's entry in the table; -1 less the place where it belongs if it is not there;
-    None where there is no place left. The compiled codec has a twin."""
+    """Return the slot of a hash's entry; -1 minus the slot where it belongs if it is missing; None if the table is
+    full. The compiled codec has an equivalent."""
     for attempt in range(slots + _REHASHES + 1):
         part = min(attempt, _REHASHES)
         number = int.from_bytes(digest[part : part + 4], "big") + max(0, attempt - _REHASHES)

@@ -1,4 +1,4 @@
-"""Which part of a log may be cleaned, which log is the dirtiest, and which segments become one. Pure.
+"""Decides which part of a log may be cleaned, which log is dirtiest, and which segments are merged. Pure.
 
 Source: Kafka's ``LogCleanerManager`` and ``Cleaner.groupSegmentsBySize``.
 """
@@ -13,9 +13,9 @@ from tidelog.storage.segments.index import RELATIVE_MAX
 
 
 class SegmentFacts(NamedTuple):
-    """A segment that takes no more appends, up to ``end_offset`` (exclusive).
+    """A segment closed to appends, up to ``end_offset`` (exclusive).
 
-    ``first_ms``: the time of its first batch, ``last_ms``: its highest; -1 where there is none.
+    ``first_ms``: the time of its first batch, ``last_ms``: its highest; -1 if there is none.
     """
 
     base_offset: int
@@ -43,12 +43,12 @@ class LogFacts(NamedTuple):
 
 
 class Dirt(NamedTuple):
-    """The segments to clean, whole ones; those from ``first_dirty_offset`` on were never mapped.
+    """The whole segments to clean; keys from ``first_dirty_offset`` on were never mapped.
 
-    ``first_uncleanable_offset`` is a segment's base. ``delay_ms``: by how much ``max.compaction.lag.ms`` is
-    exceeded. ``checkpoint_is_void``: the offset cleaned up to before is not in the log any more.
-    ``decided_before_offset``: the markers of all transactions in these segments lie before it. They may lie behind the
-    segments, and must be durable too: else a loss of power takes the marker and leaves what was removed because of it.
+    ``first_uncleanable_offset`` is a segment's base. ``delay_ms``: the time past ``max.compaction.lag.ms``.
+    ``checkpoint_is_void``: the checkpointed offset is no longer in the log. ``decided_before_offset``: the markers of
+    all transactions in these segments lie before it. They may lie after the segments, and must be durable too:
+    otherwise a power loss could lose a marker after its effects were already cleaned away.
     """
 
     first_dirty_offset: int
@@ -62,7 +62,7 @@ class Dirt(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The dirty share of what may be cleaned; 0 for an empty log."""
+        """The dirty share of the cleanable part; 0 for an empty log."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
@@ -73,9 +73,8 @@ class Dirt(NamedTuple):
 def find_dirt(facts: LogFacts, config: TopicConfig, now_ms: int) -> Dirt:
     """Return the part of a log that may be cleaned.
 
-    From the checkpoint on, or the log's start where that is not in the log. Not beyond the last stable
-    offset, the active segment, or the first dirty segment with a record younger than
-    ``min.compaction.lag.ms``.
+    It begins at the checkpoint, or at the log's start if the checkpoint is not in the log. It ends before the last
+    stable offset, the active segment, or the first dirty segment with a record younger than ``min.compaction.lag.ms``.
     """
     start = facts.log_start_offset
     is_void = facts.checkpoint >= 0 and not start <= facts.checkpoint <= facts.log_end_offset
@@ -105,15 +104,15 @@ def find_dirt(facts: LogFacts, config: TopicConfig, now_ms: int) -> Dirt:
 
 
 def _delay_ms(dirty: Sequence[SegmentFacts], config: TopicConfig, now_ms: int) -> int:
-    """How much longer than ``max.compaction.lag.ms`` the oldest dirty segment has waited (KIP-354)."""
+    """Return how long past ``max.compaction.lag.ms`` the oldest dirty segment has waited (KIP-354)."""
     oldest = min((segment.first_ms for segment in dirty if segment.first_ms > 0), default=None)
     return 0 if oldest is None else max(0, now_ms - config.max_compaction_lag_ms - oldest)
 
 
 def group_segments(segments: Sequence[SegmentFacts], *, segment_bytes: int, index_bytes: int) -> list[list[int]]:
-    """Return numbers of adjacent segments that together become one, all of them in order.
+    """Return the indices of adjacent segments to merge, covering all segments in order.
 
-    Each group was within the bounds before it was cleaned.
+    Each group is within the bounds before cleaning.
     """
     groups: list[list[int]] = []
     size = entries = times = 0

@@ -1,4 +1,4 @@
-"""Tracks transactions while cleaning goes through a log: which batches were aborted, which markers may go.
+"""Tracks transactions during cleaning: which batches were aborted, which markers may go.
 
 A marker may go once no batch of its transaction is left. Source: Kafka's ``CleanedTransactionMetadata``. Pure.
 """
@@ -14,7 +14,7 @@ from tidelog.storage.segments.transaction_index import AbortedTransaction
 
 
 class CleanedTransactions:
-    """Fed with each batch in the order of the log."""
+    """Transaction state during a pass; needs each batch in log order."""
 
     def __init__(self) -> None:
         self._ahead: list[AbortedTransaction] = []
@@ -24,18 +24,18 @@ class CleanedTransactions:
         self._retained: list[AbortedTransaction] = []
 
     def add_aborted(self, transactions: Iterable[AbortedTransaction]) -> None:
-        """Make known which transactions of the part that comes next were aborted."""
+        """Add the aborted transactions of the part that comes next."""
         for transaction in transactions:
             heapq.heappush(self._ahead, transaction)
 
     def take_retained(self) -> list[AbortedTransaction]:
-        """Aborted transactions of which something was still there when their markers passed, since this was last
-        asked: what the new segment's transaction index holds."""
+        """Return, once, the aborted transactions that still had data when their markers passed: the content of the new
+        segment's transaction index."""
         taken, self._retained = self._retained, []
         return taken
 
     def on_batch(self, batch: Batch) -> bool:
-        """Take note of a data batch. Returns whether it was aborted, so that its records may go."""
+        """Note a data batch. Returns whether it was aborted, so that its records may go."""
         self._reach(batch.last_offset)
         if not batch.is_transactional:
             return False
@@ -46,7 +46,7 @@ class CleanedTransactions:
         return False
 
     def on_control(self, batch: Batch) -> bool:
-        """Take note of a control batch. Returns whether nothing needs it any more. Raises ``CorruptBatch``."""
+        """Note a control batch. Returns whether it is no longer needed. Raises ``CorruptBatch``."""
         self._reach(batch.last_offset)
         if not batch.record_count:
             return True

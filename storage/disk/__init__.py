@@ -1,1 +1,1 @@
-"""Files below a log: the seam to the operating system, handles, flushing, checkpoints."""
+"""Files below a log: the operating system interface, handles, flushing, checkpoints."""

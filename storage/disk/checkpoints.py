@@ -1,8 +1,8 @@
-"""Small text files that say how far a directory's or a partition's files are good.
+"""Small text files that record how far a directory's or a partition's files are valid.
 
 Kafka's formats (``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile``,
-``CleanShutdownFileHandler``): a line with the version 0, a line with the count, a line per entry.
-Reading raises :class:`CorruptCheckpoint`, whose text says what was expected and found.
+``CleanShutdownFileHandler``): a line with the version 0, a line with the count, a line per entry. Reading raises
+:class:`CorruptCheckpoint`; its text says what was expected and found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEAN_OFFSETS: Final = "cleaner-offset-checkpoint"
 """Per partition: compaction has seen every key before this offset."""
 SCRUB_OFFSETS: Final = "scrub-offset-checkpoint"
-"""Per partition: how far the present pass of the scrub has come."""
+"""Per partition: the progress of the current scrub pass."""
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"

@@ -1,14 +1,14 @@
-"""The seam between the log and a disk, and the real disk behind it.
+"""The interface between the log and a disk, and the real disk's implementation.
 
-Everything that this folder reads or writes goes through a :class:`FileLayer`, so that a test or a
-simulation can stand in for the disk: kill between two calls, tear a write, forget what was not
-synced, run out of space. All of it is synchronous. What fails raises ``OSError`` and nothing else.
+Everything that this folder reads or writes goes through a :class:`FileLayer`, so that a test or a simulation can
+replace the disk: kill between two calls, tear a write, forget unsynced data, run out of space. All calls are
+synchronous. Failures raise ``OSError`` and nothing else.
 
-What the rest of the folder relies on, and a stand-in has to keep:
+The rest of the folder relies on these guarantees, and a replacement must keep them:
 
-- what :meth:`File.pwritev` wrote is seen by the next :meth:`File.pread` and survives a kill of the
-  process, not a loss of power;
-- it survives a loss of power once :meth:`File.fdatasync` returned (the file's size included), and the
+- the next :meth:`File.pread` sees what :meth:`File.pwritev` wrote; the data survives a kill of the process, but not a
+  power loss;
+- it survives a power loss once :meth:`File.fdatasync` returned (the file's size included), and the
   file is still found under its name once :meth:`FileLayer.fsync_dir` of its directory returned;
 - :meth:`FileLayer.rename` within one directory is atomic.
 """
@@ -39,27 +39,27 @@ class File(Protocol):
     """An open regular file. Position-less: every call names its offset."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write all buffers one after the other from ``offset`` on; returns the number of bytes."""
+        """Write all buffers consecutively from ``offset`` on; return the number of bytes."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Read up to ``size`` bytes; fewer only where the file ends."""
+        """Read up to ``size`` bytes; fewer only at the end of the file."""
 
     def pread_once(self, size: int, offset: int) -> bytes:
-        """Like :meth:`pread`, for bytes that nobody else is about to read: what the system's cache did not have before
-        does not stay there."""
+        """Like :meth:`pread`, for bytes that nobody else will read soon: newly read pages do not stay in the system's
+        cache."""
 
     def truncate(self, size: int) -> None: ...
 
     def reserve(self, size: int) -> None:
-        """Set blocks aside for that many bytes; the file's size stays. Does nothing where that is not possible."""
+        """Preallocate that many bytes without changing the file's size. Does nothing if the system cannot do this."""
 
     def fdatasync(self) -> None:
-        """Make content and size durable. May be called in another thread than the rest."""
+        """Make content and size durable. May be called in another thread than the other methods."""
 
     def size(self) -> int: ...
 
     def fileno(self) -> int:
-        """The descriptor, for ``sendfile``. Raises ``OSError`` where there is none."""
+        """Return the descriptor, for ``sendfile``. Raises ``OSError`` if there is none."""
 
     def close(self) -> None: ...
 
@@ -71,7 +71,7 @@ class FileLock(Protocol):
 
 
 class DiskUsage(NamedTuple):
-    """Of the file system that holds a path, in bytes."""
+    """Disk space in bytes, for the file system that holds a path."""
 
     total: int
     free: int
@@ -81,10 +81,11 @@ class FileLayer(Protocol):
     """A disk. Paths are absolute or relative strings with ``/``."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> File:
-        """Open for reading and writing. ``create``: make it if it is missing; ``exclusive``: it must be."""
+        """Open for reading and writing. ``create``: create the file if it is missing; ``exclusive``: it must not
+        exist."""
 
     def listdir(self, path: str) -> list[str]:
-        """Names in a directory, in no particular order."""
+        """Return the names in a directory, in no particular order."""
 
     def is_directory(self, path: str) -> bool: ...
 
@@ -93,34 +94,35 @@ class FileLayer(Protocol):
     def size(self, path: str) -> int: ...
 
     def modified_ms(self, path: str) -> int:
-        """When the file's content last changed, milliseconds since the epoch."""
+        """Return when the file's content last changed, in milliseconds since the epoch."""
 
     def makedirs(self, path: str) -> None:
-        """Make a directory and those above it that are missing, for their owner alone; no trouble if it is there."""
+        """Create a directory and missing parents, accessible to their owner alone; does nothing if it exists."""
 
     def rename(self, source: str, target: str) -> None: ...
 
     def unlink(self, path: str) -> None: ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove a directory and all in it. No trouble if it is missing."""
+        """Remove a directory and its contents. Does nothing if it is missing."""
 
     def fsync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
 
     def lock(self, path: str) -> FileLock:
-        """Take an exclusive lock on a file, making it if need be. Raises ``BlockingIOError`` if another holds it."""
+        """Take an exclusive lock on a file, created if necessary. Raises ``BlockingIOError`` if another process holds
+        it."""
 
     def sync_filesystem(self, path: str) -> bool:
         """Make everything durable on the file system that holds ``path``, names included.
 
-        False where the system has no such call; then nothing is promised.
+        Returns False if the system has no such call; then nothing is guaranteed.
         """
 
     def disk_usage(self, path: str) -> DiskUsage: ...
 
     def open_files_max(self) -> int:
-        """How many files may reasonably be kept open at once."""
+        """Return how many files may reasonably be kept open at once."""
 
 
 class SystemFile:
@@ -151,7 +153,7 @@ class SystemFile:
     def pread_once(self, size: int, offset: int) -> bytes:
         if not hasattr(os, "posix_fadvise"):
             return os.pread(self._fd, size, offset)
-        # Without this the kernel would read ahead, and what it read ahead would pass for somebody else's.
+        # Without this the kernel would read ahead, and those pages would look like someone else's.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         data = bytearray(size)
         try:
@@ -232,7 +234,7 @@ class SystemFiles:
         if above := os.path.dirname(path.rstrip("/")):
             self.makedirs(above)
         try:
-            os.mkdir(path, DIRECTORY_MODE)  # os.makedirs gives the mode to the last one only
+            os.mkdir(path, DIRECTORY_MODE)  # os.makedirs applies the mode to the last one only
         except FileExistsError:
             if not os.path.isdir(path):
                 raise
@@ -283,7 +285,7 @@ class SystemFiles:
         return DiskUsage(found.total, found.free)
 
     def open_files_max(self) -> int:
-        """Half of what the process may open, at most 8,192; the rest is for sockets."""
+        """Return half of the process's limit, at most 8,192; the rest is for sockets."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return 8_192 if soft == resource.RLIM_INFINITY else max(64, min(soft // 2, 8_192))
 
@@ -293,7 +295,7 @@ _KEEP_SIZE: Final = 1
 
 
 def _from_libc(name: str, since: tuple[int, int], *types: object) -> Callable[..., int] | None:
-    """A call of Linux that Python does not offer; None elsewhere and before the given version."""
+    """Return a Linux call that Python lacks; None on other systems and before the given version."""
     if sys.platform != "linux" or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < since:
         return None
     found = getattr(ctypes.CDLL(None, use_errno=True), name, None)
@@ -308,7 +310,7 @@ _fallocate: Final = _from_libc("fallocate", (2, 6), ctypes.c_int, ctypes.c_int, 
 
 
 def read_file(files: FileLayer, path: str) -> bytes:
-    """Return a whole file. For small ones."""
+    """Return the whole content of a small file."""
     file = files.open(path)
     try:
         return file.pread(file.size(), 0)
@@ -317,7 +319,7 @@ def read_file(files: FileLayer, path: str) -> bytes:
 
 
 def start_over(file: File) -> None:
-    """Empty a file. To ask first is cheap; to truncate an empty file waits for the file system's journal."""
+    """Empty a file. Checking first is cheap; truncating an empty file waits for the file system's journal."""
     if file.size():
         file.truncate(0)
 
@@ -333,7 +335,7 @@ def write_file(files: FileLayer, path: str, content: bytes) -> None:
 
 
 def replace_file(files: FileLayer, directory: str, name: str, content: bytes) -> None:
-    """Replace a file so that after a loss of power there is the old or the new one, and durably so on return."""
+    """Replace a file durably: after a power loss, either the old or the new content is there."""
     path = f"{directory}/{name}"
     file = files.open(path + ".tmp", create=True)
     try:
@@ -347,7 +349,7 @@ def replace_file(files: FileLayer, directory: str, name: str, content: bytes) ->
 
 
 def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:
-    """The rest of ``buffers`` after their first ``written`` bytes."""
+    """Return the rest of ``buffers`` after their first ``written`` bytes."""
     left: list[Buffer] = []
     for buffer in buffers:
         if written >= len(buffer):

@@ -1,4 +1,4 @@
-"""Making a log durable outside of the event loop."""
+"""Makes a log durable outside the event loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidelog.storage.disk.handles import HandlePool, PooledFile
 
 
 class FlushJob:
-    """The files that must reach the disk before a log's recovery point may be ``end_offset``.
+    """The files to sync before a log's recovery point may become ``end_offset``.
 
-    Made by ``Log.begin_flush``, handed back to ``Log.finish_flush`` on the thread of the log. Between the
-    two, :meth:`run` is called once, in any thread.
+    ``Log.begin_flush`` makes it, and ``Log.finish_flush`` takes it back on the log's thread. Between the two, call
+    :meth:`run` once, in any thread.
     """
 
     __slots__ = ("_directories", "_files", "_layer", "_metadata", "_pinned", "_running", "end_offset", "error")
@@ -38,7 +38,7 @@ class FlushJob:
         self._directories = [path] if names_changed or is_new else []
         wanted = list(files)
         self._metadata: PooledFile | None = None
-        """Nobody else's: it is closed with the job, or would stay open beyond the log."""
+        """Owned by the job and closed with it; otherwise it would stay open longer than the log."""
         if is_new:
             self._directories.append(path.rpartition("/")[0])
             self._metadata = PooledFile(pool, f"{path}/{PARTITION_METADATA}")
@@ -56,11 +56,11 @@ class FlushJob:
 
     @property
     def synced(self) -> Sequence[PooledFile]:
-        """The files that it syncs; empty after :meth:`release`."""
+        """The files that the job syncs; empty after :meth:`release`."""
         return self._pinned
 
     def run(self) -> None:
-        """Never raises: trouble is kept in ``error`` for ``finish_flush``."""
+        """Sync the files. Never raises: an error is kept in ``error`` for ``finish_flush``."""
         with self._running:
             try:
                 for file in self._files:
@@ -71,12 +71,12 @@ class FlushJob:
                 self.error = error
 
     def wait(self) -> None:
-        """Return once :meth:`run`, if it was begun, has ended."""
+        """Return once :meth:`run` has ended, if it was started."""
         with self._running:
             return
 
     def release(self) -> None:
-        """Let go of the open files, unless another thread is still at them. May be called twice."""
+        """Release the open files, unless another thread still uses them. May be called twice."""
         if self._running.locked():
             return
         pinned, self._pinned = self._pinned, []
@@ -87,10 +87,10 @@ class FlushJob:
 
 
 class FlushState:
-    """How far a log is durable, and what is under way to make it so. Without IO of its own.
+    """How far a log is durable, and which flush is in progress. Does no IO.
 
-    ``stored_recovery_point`` is what the log's owner has on disk, ``unflushed_since_ms`` when the oldest
-    unsynced record was appended (-1: none), ``rolled`` that a segment is full since the last flush began.
+    ``stored_recovery_point`` is what the log's owner has on disk, ``unflushed_since_ms`` when the oldest unsynced
+    record was appended (-1: none), ``rolled`` that a segment has filled up since the last flush began.
     """
 
     __slots__ = ("_cut", "is_new", "job", "recovery_point", "rolled", "stored_recovery_point", "unflushed_since_ms")
@@ -120,16 +120,16 @@ class FlushState:
         self.unflushed_since_ms = -1
 
     def finish(self, job: FlushJob) -> None:
-        """The job ran, well or not."""
+        """Note that the job ran, successfully or not."""
         assert job is self.job, "a flush that this log did not begin"
         self.job = None
         if job.error is None:
             self.is_new = False
-            # What was cut off meanwhile and appended anew is not what the job synced.
+            # Records truncated and appended again in the meantime are not what the job synced.
             self.recovery_point = max(self.recovery_point, min(job.end_offset, self._cut))
 
     def abandon(self) -> bool:
-        """Give up a flush that will not be finished. Returns whether there was one."""
+        """Give up an unfinished flush. Returns whether there was one."""
         job, self.job = self.job, None
         if job is None:
             return False
@@ -138,7 +138,7 @@ class FlushState:
         return True
 
     def cut(self, offset: int) -> bool:
-        """The log will be cut off at ``offset``. Returns whether a lower recovery point must be stored first."""
+        """Prepare for truncation to ``offset``. Returns whether a lower recovery point must be stored first."""
         self._cut = Offset(min(self._cut, offset))
         if self.recovery_point <= offset:
             return False

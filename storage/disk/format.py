@@ -1,4 +1,4 @@
-"""``meta.properties``: which cluster, node and directory a log directory belongs to.
+"""``meta.properties``: the cluster and node that own a log directory, and the directory's id.
 
 Names and version are Kafka's (``MetaProperties``, version 1; ``directory.id`` by KIP-858).
 """
@@ -29,9 +29,9 @@ class MetaProperties:
 
 
 def read_meta(files: FileLayer, path: str) -> MetaProperties | None:
-    """Return what a directory was formatted for, None if it was not.
+    """Return a directory's ``meta.properties``, or None if it is not formatted.
 
-    Raises :class:`DirectoryRefused` for a file that cannot be understood, ``OSError`` if it cannot be read.
+    Raises :class:`DirectoryRefused` for a file that cannot be parsed, ``OSError`` if it cannot be read.
     """
     name = f"{path}/{META_PROPERTIES}"
     if not files.exists(name):
@@ -57,9 +57,9 @@ def read_meta(files: FileLayer, path: str) -> MetaProperties | None:
 def format_directory(
     files: FileLayer, path: str, cluster_id: str, node_id: NodeId, rng: random.Random
 ) -> MetaProperties:
-    """Make a directory this node's, durably; one that is already is left as it is.
+    """Format a directory for this node, durably; an already formatted one is unchanged.
 
-    Raises :class:`DirectoryRefused` if it belongs to another cluster or node, ``OSError`` if it cannot be made.
+    Raises :class:`DirectoryRefused` if it belongs to another cluster or node, ``OSError`` if it cannot be created.
     """
     found = read_meta(files, path)
     if found is not None:
@@ -81,7 +81,7 @@ def format_directory(
 
 
 def check_meta(path: str, found: MetaProperties, cluster_id: str, node_id: NodeId) -> None:
-    """Raise :class:`DirectoryRefused` unless the directory is that cluster's and node's."""
+    """Raise :class:`DirectoryRefused` unless the directory belongs to that cluster and node."""
     if found.cluster_id != cluster_id:
         raise DirectoryRefused(
             f"{path}: expected a directory of cluster {cluster_id}, found one of cluster {found.cluster_id}: "

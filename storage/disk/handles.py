@@ -1,4 +1,4 @@
-"""Open files, bounded: thousands of partitions share a fixed number of descriptors."""
+"""A bounded pool of open files: thousands of partitions share a fixed number of descriptors."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from tidelog.storage.disk.files import File, FileLayer
 
 
 class HandlePool:
-    """Keeps at most ``open_max`` files open; the least recently used one is closed for a new one.
+    """Keeps at most ``open_max`` files open; opening another closes the least recently used one.
 
-    Recency is kept to one bit per file (a second-chance clock), so that use costs next to nothing.
-    Pinned files stay open; when all are pinned the bound is exceeded rather than refused, by as many as
-    are pinned: one job's worth.
+    Recency is one bit per file (a second-chance clock), so use costs next to nothing. Pinned files stay open; if all
+    are pinned, the pool exceeds its bound rather than refusing, by the number of pinned files: one job's worth.
     """
 
     def __init__(self, files: FileLayer, open_max: int = 1024) -> None:
@@ -20,11 +19,11 @@ class HandlePool:
         self.open_max = open_max
         self._open: OrderedDict[PooledFile, None] = OrderedDict()
         self.pinned = 0
-        """Files that are pinned now."""
+        """Number of pinned files."""
 
     @property
     def crowded(self) -> bool:
-        """Whether too many files are pinned, so that readers should do without a pin if they can."""
+        """Whether too many files are pinned, so that readers should avoid pins if they can."""
         return self.pinned >= self.open_max // 2
 
     def __len__(self) -> int:
@@ -49,7 +48,7 @@ class HandlePool:
 
 
 class PooledFile:
-    """A file by its path, opened when it is needed."""
+    """A file by path, opened on demand."""
 
     __slots__ = ("_close_at_unpin", "_file", "_pool", "path", "pins", "used")
 
@@ -86,11 +85,11 @@ class PooledFile:
             self.close()
 
     def renamed_to(self, directory: str) -> None:
-        """The directory that it is in got another name; if it is open it stays so."""
+        """Note that the file's directory was renamed; an open file stays open."""
         self.path = f"{directory}/{self.path.rpartition('/')[2]}"
 
     def close(self) -> None:
-        """Close it if it is open, once nothing pins it; it may be used again."""
+        """Close the file if it is open, once nothing pins it; it may be used again."""
         if self.pins:
             # Another thread may be in fdatasync: its descriptor must not become another file's.
             self._close_at_unpin = True

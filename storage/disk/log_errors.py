@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class LogDirFailed(Exception):
-    """A log directory gave an I/O error and is out of service; its logs take no more calls.
+    """A log directory is out of service after an I/O error; its logs take no more calls.
 
     ``directory`` is its path, ``cause`` what the system said.
     """
@@ -16,4 +16,4 @@ class LogDirFailed(Exception):
 
 
 class DirectoryRefused(Exception):
-    """A log directory that this node must not use; the text says what was expected, found, and what to do."""
+    """A log directory that this node must not use; the text says what was expected, what was found, and what to do."""

@@ -1,18 +1,18 @@
-"""A disk in memory that can be told to fail: for tests, and to run many nodes in one process.
+"""An in-memory disk with fault injection: for tests, and to run many nodes in one process.
 
-It keeps what a process sees apart from what would be left after a loss of power, by the rules that
-:mod:`tidelog.storage.disk.files` states and no kinder ones:
+It separates what a process sees from what a power loss would leave, by the rules of :mod:`tidelog.storage.disk.files`,
+and never more leniently:
 
-- what was written since a file's last fdatasync is kept or lost write by write, each perhaps in part: a
-  prefix that ends at a sector, or any of its sectors; a hole reads as zeros;
-- what an fdatasync failed to write is as if that had been lost power: a later one that succeeds does not
-  bring it back, though this process goes on reading it (Linux marks such pages clean);
-- what happened to the names in a directory since its last fsync is kept up to some point and lost from
-  there on, as with a file system that has a journal; where :attr:`Disk.names_in_order` is off, any of it is
-  kept and any lost, call by call; other directories go their own way;
+- each write since a file's last fdatasync is kept or lost, perhaps in part: a prefix that ends at a sector, or any of
+  its sectors; a hole reads as zeros;
+- a failed fdatasync loses writes as a power loss would: a later successful one does not bring them back, though this
+  process still reads them (Linux marks such pages clean);
+- changes to the names in a directory since its last fsync are kept up to some point and lost from there on, as on a
+  journaling file system; if :attr:`Disk.names_in_order` is off, each call is kept or lost individually; directories are
+  independent of each other;
 - a file whose name is lost is gone.
 
-Every call counts as one step. A :class:`Faults` sees each step before it is taken, and may raise.
+Every call counts as one step. A :class:`Faults` sees each step before it happens, and may raise.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ from tidelog.model.buffer import Buffer
 from tidelog.storage.disk.files import DiskUsage
 
 SECTOR: Final = 512
-"""A torn write is cut where the file's offset is a multiple of this many bytes."""
+"""Torn writes are cut at file offsets that are multiples of this many bytes."""
 
 
 class Killed(BaseException):
-    """The process ended at this call. Not an ``Exception``: nothing handles it on its way out."""
+    """The process ended at this call. Not an ``Exception``: no handler catches it on its way out."""
 
 
 class Faults:
     """The faults, and when each happens. Steps are counted from 1 over the life of this object.
 
-    ``kill_at``: :class:`Killed` at that step, and at every later one: half the time (by ``rng``) a write
-    has been done in part, anything else has been done or not. ``kill_in``: the same at the n-th step of a
-    kind, counted from now, or from the first such step on a path that ends in ``kill_in_from``.
-    ``fail_at``: an ``OSError`` with ``number`` at that step, once; a write may be done in part. ``broken``:
-    every step under one of these paths fails. ``failing``: every step of one of these kinds fails,
-    ``pwritev`` with ``ENOSPC`` on a disk that is full.
+    ``kill_at``: :class:`Killed` at that step, and at every later one: half the time (by ``rng``) a write takes effect
+    in part; any other call takes effect or not. ``kill_in``: the same at the n-th step of a kind, counted from now, or
+    from the first such step on a path that ends in ``kill_in_from``. ``fail_at``: an ``OSError`` with ``number`` at
+    that step, once; a write may be done in part. ``broken``: every step under one of these paths fails. ``failing``:
+    every step of one of these kinds fails, ``pwritev`` with ``ENOSPC``, as on a full disk.
     """
 
     def __init__(self, rng: random.Random | None = None) -> None:
@@ -56,10 +55,10 @@ class Faults:
         self.broken: dict[str, int] = {}
         self.failing: dict[str, int] = {}
         self.trace: list[str] | None = None
-        """Set it to a list to have every step noted in it."""
+        """Set it to a list to record every step."""
 
     def step(self, action: str, path: str) -> BaseException | None:
-        """Count a step; returns what it is to raise."""
+        """Count a step; return the exception that it must raise, if any."""
         self.steps += 1
         if self.trace is not None:
             self.trace.append(f"{self.steps} {action} {path}")
@@ -84,7 +83,7 @@ class Faults:
 
     @property
     def killed(self) -> bool:
-        """Whether the process has ended: nothing has an effect any more."""
+        """Whether the process has ended: later calls have no effect."""
         return self.kill_at is not None and self.steps > self.kill_at
 
 
@@ -118,8 +117,8 @@ class _Inode:
         self.sync()
 
     def fail_sync(self, rng: random.Random) -> None:
-        """Nobody will write these changes any more; chance decides which of them are on the disk."""
-        keep = rng.random()  # so that "all" and "none" are as likely as something between
+        """Drop these changes for good; chance decides which of them reached the disk."""
+        keep = rng.random()  # so that "all" and "none" are as likely as something in between
         for change in self.changes:
             if rng.random() < keep:
                 _apply(self.durable, change)
@@ -157,7 +156,7 @@ class _Directory:
         self.names: dict[str, _Inode | _Directory] = {}
         self.durable: dict[str, _Inode | _Directory] = {}
         self.changes: list[dict[str, _Inode | _Directory | None]] = []
-        """The names that calls since the last sync have changed, in order; None for a removed name."""
+        """The names changed since the last sync, in order; None for a removed name."""
 
     def set(self, name: str, node: _Inode | _Directory) -> None:
         self._change({name: node})
@@ -200,35 +199,35 @@ class _Directory:
 
 
 class Disk:
-    """The state that outlives a process. Each process sees it through :class:`MemoryFiles` of its own."""
+    """The state that outlives a process. Each process sees it through its own :class:`MemoryFiles`."""
 
     def __init__(self) -> None:
         self.root = _Directory()
         self.locked: set[str] = set()
         self.names_in_order = True
-        """Names become durable in the order of the calls, as on ext4 and xfs; nobody promises it."""
+        """Names become durable in the order of the calls, as on ext4 and xfs; no standard guarantees it."""
 
     def lose_power(self, rng: random.Random) -> None:
-        """Forget, in part, what was not synced."""
+        """Forget some of the unsynced changes."""
         self.root.lose_power(rng, self.names_in_order)
         self.locked.clear()
 
     def end_process(self) -> None:
-        """The kernel drops a dead process's locks."""
+        """Drop a dead process's locks, as the kernel does."""
         self.locked.clear()
 
 
 class MemoryFiles:
-    """A :class:`~tidelog.storage.disk.files.FileLayer` over a :class:`Disk`, for the life of one process.
+    """A :class:`~tidelog.storage.disk.files.FileLayer` over a :class:`Disk`, for one process's life.
 
-    Or of several, one after the other: :meth:`restart` is between them.
+    Or for several in turn: call :meth:`restart` between them.
     """
 
     def __init__(self, disk: Disk | None = None, faults: Faults | None = None) -> None:
         self.disk = disk or Disk()
         self.faults = faults or Faults()
         self.now_ms = 0
-        """Becomes a file's time of change."""
+        """The modification time that files get."""
 
     # --- FileLayer -----------------------------------------------------------------------------
 
@@ -339,9 +338,9 @@ class MemoryFiles:
     # --- For tests -----------------------------------------------------------------------------
 
     def restart(self, *, power_loss: bool = False) -> None:
-        """The process ends, by a kill or with the machine; the next one begins, without its faults.
+        """End the process, by a kill or by a power loss, and start the next one without its faults.
 
-        Files that are open still belong to the one that is gone.
+        Open files still belong to the old process.
         """
         gone = self.faults
         gone.end()
@@ -351,22 +350,22 @@ class MemoryFiles:
             self.disk.lose_power(gone.rng)
 
     def content(self, path: str) -> bytearray:
-        """The bytes of a file, to look at or to spoil for the processes until power is lost; no step."""
+        """Return a file's bytes, to inspect or to corrupt for processes until a power loss; no step."""
         return self._file(path).content
 
     def synced_size(self, path: str) -> int:
-        """How large a file was when it was last synced; no step."""
+        """Return a file's size at its last sync; no step."""
         return len(self._file(path).durable)
 
     def flip(self, path: str, position: int, mask: int = 1) -> None:
-        """Change bits of a byte, in what is read and in what is durable; no step."""
+        """Flip bits of a byte, in both the visible and the durable content; no step."""
         inode = self._file(path)
         for content in (inode.content, inode.durable):
             if position < len(content):
                 content[position] ^= mask
 
     def put(self, path: str, content: bytes) -> None:
-        """Make a file of that content, or replace what it holds and what is durable of it; no step."""
+        """Create or replace a file with that content, durably; no step."""
         parent, name = self._parent(path)
         node = parent.names.get(name)
         if not isinstance(node, _Inode):
@@ -375,7 +374,7 @@ class MemoryFiles:
         node.replace(content)
 
     def paths(self, under: str) -> list[str]:
-        """All files below a directory, sorted; no step."""
+        """Return all files below a directory, sorted; no step."""
         found: list[str] = []
         pending: list[tuple[str, _Directory]] = [(under, self._directory(under))]
         while pending:
@@ -425,7 +424,7 @@ class MemoryFiles:
 
 
 class MemoryFile:
-    """An open file; it stays readable after its name is gone, as on a real disk."""
+    """An open file; it stays readable after its name is removed, as on a real disk."""
 
     def __init__(self, files: MemoryFiles, path: str, inode: _Inode) -> None:
         self._files = files

@@ -1,1 +1,1 @@
-"""A partition's log as a whole: appending, recovery, retention, compaction, log directories."""
+"""One partition's log: appending, recovery, retention, compaction, log directories."""

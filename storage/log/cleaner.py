@@ -1,6 +1,6 @@
-"""Which log is cleaned next, and what becomes of one that cannot be. On the logs' own thread.
+"""Chooses the log to clean next, and handles logs that cannot be cleaned. Runs on the logs' own thread.
 
-Source: Kafka's ``LogCleanerManager``. What a pass does is :mod:`tidelog.storage.cleaner.cleaning`'s.
+Source: Kafka's ``LogCleanerManager``. The pass itself is in :mod:`tidelog.storage.cleaner.cleaning`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_manager import LogManager
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""A copy for which there is no room harms nobody: the log stays in service, and is tried again."""
+"""Lack of space for a copy is harmless: the log stays in service, and the cleaner tries again."""
 
 logger = logging.getLogger(__name__)
 
 
 class Candidate(NamedTuple):
-    """A log that is due."""
+    """A log that is due for cleaning."""
 
     log: Log
     dirt: Dirt
 
 
 class Uncleanable(NamedTuple):
-    """Per log directory: logs that a pass failed on, and the bytes that it left there."""
+    """Per log directory: logs on which a pass failed, and the bytes that it left there."""
 
     directory: str
     logs: int
@@ -40,24 +40,24 @@ class Uncleanable(NamedTuple):
 
 
 class LogCleaner:
-    """``high_watermark_of`` says up to where a log is committed."""
+    """Chooses and advances passes. ``high_watermark_of`` returns the offset up to which a log is committed."""
 
     def __init__(self, logs: LogManager, high_watermark_of: Callable[[Log], int]) -> None:
         self._logs = logs
         self._high_watermark_of = high_watermark_of
         self._uncleanable: dict[Log, str] = {}
         self.dirty_ratio_max = 0.0
-        """Of the dirtiest log, when somebody last looked."""
+        """The dirty ratio of the dirtiest log, at the last check."""
         self.delay_ms_max = 0
-        """By how much ``max.compaction.lag.ms`` was exceeded, at most, when somebody last looked."""
+        """The longest time past ``max.compaction.lag.ms``, at the last check."""
 
     # --- What to clean ---------------------------------------------------------------------------
 
     def due(self, now_ms: int, passed_over: Iterable[Log] = ()) -> list[Candidate]:
-        """The compacted logs that are due, the dirtiest first; ``passed_over`` are not looked at.
+        """Return the compacted logs that are due, the dirtiest first, without those in ``passed_over``.
 
-        Where ``max.compaction.lag.ms`` is set, an active segment that is older is closed first, so that
-        it can be cleaned though nothing is appended.
+        If ``max.compaction.lag.ms`` is set, this first closes an older active segment, so that it can be cleaned even
+        without new appends.
         """
         skipped = set(passed_over)
         self._forget_gone()
@@ -85,7 +85,7 @@ class LogCleaner:
         return found
 
     def begin(self, candidate: Candidate, limits: CleaningLimits, now_ms: int) -> Cleaning | None:
-        """A pass over a log that is durable up to where the pass cleans; None if it cannot begin."""
+        """Start a pass over a log that is durable up to the end of the pass; None if it cannot start."""
         try:
             return candidate.log.begin_cleaning(candidate.dirt, limits, now_ms)
         except LogDirFailed:
@@ -97,7 +97,7 @@ class LogCleaner:
     # --- A pass ----------------------------------------------------------------------------------
 
     def advance(self, log: Log, cleaning: Cleaning) -> bool:
-        """Between two slices: swap in what is ready, note the end. Returns whether the pass goes on."""
+        """Swap in a ready group between two slices, and note the end. Returns whether the pass continues."""
         try:
             if not log.is_current(cleaning) or (cleaning.ready is not None and not log.swap_in(cleaning)):
                 logger.info("%s: cleaning abandoned: the log has changed", log.name)
@@ -113,7 +113,8 @@ class LogCleaner:
         return True
 
     def failed(self, log: Log, cleaning: Cleaning, error: OSError | CorruptBatch) -> None:
-        """A slice failed: of a log that is gone or was cut off meanwhile, for want of room, or in earnest."""
+        """Handle a failed slice: the log is gone or was truncated meanwhile, the disk is full, or it is a real
+        error."""
         if not log.is_current(cleaning):
             self.drop(log, cleaning)
             return
@@ -129,7 +130,7 @@ class LogCleaner:
             self._logs.fail(log, error)
 
     def drop(self, log: Log, cleaning: Cleaning) -> None:
-        """End a pass, and remove what it has copied and not swapped; what stays is removed at the next start."""
+        """End a pass, and remove files that were copied but not swapped; the next start removes leftovers."""
         cleaning.close()
         if log.closed:
             return
@@ -143,16 +144,16 @@ class LogCleaner:
     # --- What cannot be cleaned ------------------------------------------------------------------
 
     def give_up(self, log: Log, error: Exception) -> None:
-        """Leave a log alone until the next start, so that it does not keep the others from being cleaned."""
+        """Exclude a log from cleaning until the next start, so that it does not block the others."""
         logger.error("%s: no longer cleaned: %s", log.name, error, exc_info=error)
         self._uncleanable[log] = self._logs.directory_path(log) if not log.closed else ""
 
     def mended(self, log: Log) -> None:
-        """The obstacle to cleaning a log is gone: it may be tried again."""
+        """Allow a log to be cleaned again after its obstacle is gone."""
         self._uncleanable.pop(log, None)
 
     def uncleanable(self, now_ms: int) -> list[Uncleanable]:
-        """Of each directory in service; none of them is the usual thing."""
+        """Return the uncleanable logs per directory in service; normally there are none."""
         self._forget_gone()
         found: dict[str, list[int]] = {path: [] for path in self._logs.directory_paths}
         for log, directory in self._uncleanable.items():

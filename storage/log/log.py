@@ -1,19 +1,18 @@
 """One replica of a partition: its segments, epochs and producers, as one writer's state.
 
-All of it is synchronous and for one thread. What fails on disk raises :class:`LogDirFailed` (after the
-owner took the directory out of service) and leaves the log unusable; what a client did wrong comes back
-as a :class:`Refusal`.
+Everything is synchronous and single-threaded. Disk failures raise :class:`LogDirFailed` (after the owner took the
+directory out of service) and leave the log unusable; client errors are returned as a :class:`Refusal`.
 
-*Durability.* An append is in the page cache when it returns: it outlives the process, not the machine,
-which is what replication is for. ``recovery_point`` is the offset before which all is synced;
-:meth:`Log.begin_flush` and :meth:`Log.finish_flush` move it, with the waiting in between in another
-thread. The invariants that make a crash harmless at any point:
+*Durability.* An append is in the page cache when it returns: it survives the end of the process; replication covers the
+loss of the machine. Everything before ``recovery_point`` is synced; :meth:`Log.begin_flush` and
+:meth:`Log.finish_flush` advance it, and another thread waits for the disk in between. These invariants make a crash
+harmless at any point:
 
-- before the recovery point moves past an offset, all of log, indexes of full segments, epoch file and
-  names of files up to there are synced;
-- before anything below the *stored* recovery point is cut off, a lower one is stored;
-- before segments at the start are deleted, the log start offset behind them is stored;
-- what is cut off at the end is cut off durably, the newest segment first.
+- before the recovery point passes an offset, the log, full segments' indexes, the epoch file and file names are synced
+  up to there;
+- before the log is truncated below the *stored* recovery point, a lower one is stored;
+- before segments at the start are deleted, the log start offset after them is stored;
+- truncation at the end is durable, the newest segment first.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ T = TypeVar("T")
 
 
 class Log(MovableLog):
-    """A partition's log. Made by :class:`tidelog.storage.log.log_manager.LogManager`."""
+    """A partition's log. Created by :class:`tidelog.storage.log.log_manager.LogManager`."""
 
     __slots__ = ()
 
@@ -68,10 +67,10 @@ class Log(MovableLog):
     def append_as_leader(
         self, batches: Sequence[Batch], leader_epoch: int, now_ms: int, *, origin: Origin = Origin.CLIENT
     ) -> LogAppend | Refusal:
-        """Give the batches the next offsets and write them, all or none.
+        """Assign the next offsets to the batches and write them, all or none.
 
-        Each of a client's batches is checked here, its CRC included, and nowhere else. A refusal has
-        changed nothing. Raises :class:`LogDirFailed`.
+        This is the only place that checks a client's batches, CRC included. A refusal changes nothing. Raises
+        :class:`LogDirFailed`.
         """
         self._check_usable()
         assert batches, "an append needs a batch"
@@ -122,7 +121,7 @@ class Log(MovableLog):
         )
 
     def _refuse_unknown(self, batches: Sequence[Batch]) -> Refusal | None:
-        """While nobody knows what producers did that had their records spoiled, a duplicate would not be noticed."""
+        """Refuse unknown producers while damage hides some producers' state: a duplicate would go unnoticed."""
         if not self.producers_lack or not any(batch.producer_id >= 0 for batch in batches):
             return None
         return Refusal(
@@ -134,14 +133,14 @@ class Log(MovableLog):
     def append_as_follower(
         self, data: Buffer, now_ms: int, *, leader_epoch_max: int | None = None, takes_gaps: bool = False
     ) -> LogAppend | Refusal:
-        """Write what a leader sent: whole batches with their offsets and epochs, from this log's end on.
+        """Append a leader's data at the end of this log: whole batches with their offsets and epochs.
 
-        Batches that lie before the end are passed over; those of a later epoch than ``leader_epoch_max``
-        and what follows are left out (the fetch was sent to a leader of that epoch: KAFKA-18723). Into an
-        empty log the first batch may begin before its start (a leader's log may start within a batch).
-        Refusals, which change nothing: CORRUPT_MESSAGE for bytes that are no batches or do not match their
-        CRC, OFFSET_OUT_OF_RANGE for offsets that do not go on, INVALID_REQUEST for falling epochs. A gap
-        is taken if the topic is compacted, if the log has one already, and with ``takes_gaps``. Raises
+        Skips batches before the end. Drops the first batch with an epoch above ``leader_epoch_max`` and everything
+        after it (the fetch was sent to a leader of that epoch: KAFKA-18723). In an empty log, the first batch may begin
+        before the log's start (a leader's log may start within a batch). Refusals, which change nothing:
+        CORRUPT_MESSAGE for invalid batches or CRCs, OFFSET_OUT_OF_RANGE for offsets that do not continue the log,
+        INVALID_REQUEST for falling epochs. Gaps are allowed if the topic is compacted, if the log already has one, or
+        with ``takes_gaps``. Raises
         :class:`LogDirFailed`.
         """
         self._check_usable()
@@ -169,7 +168,7 @@ class Log(MovableLog):
         return LogAppend(base_offset, Offset(self.log_end_offset - 1), -1, self.log_start_offset, size, False)
 
     def _append(self, batches: Sequence[Batch], leader_epoch: int | None, now_ms: int, *, stamps: bool) -> None:
-        """Write batches at the end. With ``leader_epoch`` they get the next offsets, else they keep theirs."""
+        """Write batches at the end. With ``leader_epoch`` they get the next offsets; otherwise they keep theirs."""
         self.make_files()
         buffers: list[Buffer] = []
         written: list[tuple[int, int, int]] = []
@@ -185,8 +184,8 @@ class Log(MovableLog):
                 if not self._fits(segment, size, batch.size, last, timestamp, now_ms):
                     self._write(buffers, written, placed, leader_epoch, now_ms)
                     buffers, written, placed, size = [], [], [], 0
-                    # At the end so far even if the batch begins later: where one segment ends and the next begins
-                    # is how recovery tells a gap from a tail that was lost with the power.
+                    # Start at the current end even if the batch begins later: by segment boundaries, recovery tells a
+                    # gap from a tail lost in a power failure.
                     self._roll(offset if last - offset <= RELATIVE_MAX else base, now_ms)
                     segment = self._chain.active
                 if leader_epoch is None:
@@ -232,7 +231,7 @@ class Log(MovableLog):
                     self._chain.note_aborted(aborted_entry(ended))
 
     def _fits(self, segment: Segment, ahead: int, size: int, last_offset: int, timestamp: int, now_ms: int) -> bool:
-        """Whether a batch may go into a segment, ``ahead`` bytes behind its end (Kafka's ``shouldRoll``)."""
+        """Return whether a batch may go into a segment, ``ahead`` bytes past its end (Kafka's ``shouldRoll``)."""
         config = self.config
         if not (segment.size or ahead):
             return last_offset - segment.base_offset <= RELATIVE_MAX
@@ -245,8 +244,8 @@ class Log(MovableLog):
     # --- Segments ------------------------------------------------------------------------------
 
     def maybe_roll(self, now_ms: int) -> bool:
-        """Begin a new segment if the last one is older than ``segment.ms`` (and ``max.compaction.lag.ms``, where that
-        counts). Returns whether it did."""
+        """Start a new segment if the last one is older than ``segment.ms`` (and ``max.compaction.lag.ms``, if it
+        applies). Returns whether it did."""
         self._check_usable()
         segment = self._chain.active
         if not segment.size or now_ms - segment.created_ms <= self.config.segment_ms_max - self._jitter_ms:
@@ -255,7 +254,7 @@ class Log(MovableLog):
         return True
 
     def roll(self, now_ms: int) -> None:
-        """Begin a new segment, unless the last one is empty. Raises :class:`LogDirFailed`."""
+        """Start a new segment, unless the last one is empty. Raises :class:`LogDirFailed`."""
         self._check_usable()
         if self._chain.active.size:
             try:
@@ -265,8 +264,8 @@ class Log(MovableLog):
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
         if self._flushes.is_new:
-            # After a loss of power a log may end early, never begin in its midst: no second segment's name is durable
-            # before the first one's. Seldom needed: by now a flush has mostly seen to it.
+            # After a power loss a log may end early, but it must have no hole: the first segment's name must be durable
+            # before the second's. Rarely needed: a flush has usually done this by now.
             self._chain.sync_names()
         reserve = self.config.segment_bytes if self.config.preallocate else 0
         self._chain.roll(base_offset, self._producers_snapshot(), now_ms, reserve)
@@ -276,18 +275,18 @@ class Log(MovableLog):
     # --- Reading -------------------------------------------------------------------------------
 
     def read(self, offset: int, bytes_max: int, *, offset_end: int, at_least_one: bool = True) -> LogRead | Refusal:
-        """Return whole batches from the one that holds ``offset`` on, below ``offset_end``.
+        """Return whole batches below ``offset_end``, starting with the one that holds ``offset``.
 
-        At most ``bytes_max`` bytes, except that ``at_least_one`` returns a first batch that is larger
-        (KIP-74). OFFSET_OUT_OF_RANGE outside of [start, end]; CORRUPT_MESSAGE if the disk returned what
-        was never written. Raises :class:`LogDirFailed`.
+        At most ``bytes_max`` bytes, except that ``at_least_one`` returns a first batch that is larger (KIP-74).
+        OFFSET_OUT_OF_RANGE outside [start, end]; CORRUPT_MESSAGE if the disk returned wrong data. Raises
+        :class:`LogDirFailed`.
         """
         return self._look(read_batches, empty_read(offset), offset, bytes_max, offset_end, at_least_one)
 
     def find(
         self, offset: int, bytes_max: int, *, offset_end: int, at_least_one: bool = True
     ) -> LogSpan | Refusal | None:
-        """Like :meth:`read`, but leave the batches in their file; ``None`` where there is nothing yet.
+        """Like :meth:`read`, but leave the batches in their file; ``None`` if there are none yet.
 
         Raises :class:`LogDirFailed`.
         """
@@ -325,9 +324,9 @@ class Log(MovableLog):
             raise self._failed(error) from error
 
     def aborted_within(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with a batch in the offsets from ``start`` to ``end`` (exclusive), by first offset.
+        """Return the aborted transactions with a batch between ``start`` and ``end`` (exclusive), by first offset.
 
-        ``end`` must not lie beyond the first open transaction. Raises :class:`LogDirFailed`.
+        ``end`` must not be past the start of the first open transaction. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         try:
@@ -336,7 +335,7 @@ class Log(MovableLog):
             raise self._failed(error) from error
 
     def offset_for_timestamp(self, timestamp: int, *, offset_end: int) -> TimestampOffset | Refusal | None:
-        """The first record at or after ``timestamp`` (ms) below ``offset_end``, None if there is none."""
+        """Return the first record at or after ``timestamp`` (ms) below ``offset_end``, None if there is none."""
         self._check_usable()
         try:
             return find_timestamp(
@@ -352,7 +351,7 @@ class Log(MovableLog):
             raise self._failed(error) from error
 
     def offset_of_max_timestamp(self, *, offset_end: int) -> TimestampOffset | Refusal | None:
-        """The first record with the highest timestamp, None if it lies beyond ``offset_end`` (KIP-734)."""
+        """Return the first record with the highest timestamp, None if it lies at or after ``offset_end`` (KIP-734)."""
         self._check_usable()
         try:
             return find_latest_timestamp(
@@ -373,11 +372,11 @@ class Log(MovableLog):
     # --- Leader epochs -------------------------------------------------------------------------
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, Offset]:
-        """The end of the largest known epoch up to ``epoch``; (-1, -1) if that is not known (KIP-101, KIP-279)."""
+        """Return the largest known epoch up to ``epoch``, and its end; (-1, -1) if unknown (KIP-101, KIP-279)."""
         return self._epochs.end_offset_for(epoch, self.log_end_offset)
 
     def assign_epoch_start(self, epoch: int, offset: int) -> None:
-        """A leader notes where its epoch begins, before its first append."""
+        """Note where a leader's epoch begins, before its first append."""
         self._epochs.assign(epoch, offset)
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
@@ -386,15 +385,15 @@ class Log(MovableLog):
     # --- Cutting off ---------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> Offset:
-        """Cut off everything from the batch that holds ``offset`` on, durably; returns the new end.
+        """Remove the batch that holds ``offset`` and everything after it, durably; returns the new end.
 
-        A target within a batch takes the whole batch away; one below the first segment empties the log and
-        starts it there. Raises :class:`LogDirFailed`.
+        If the offset is within a batch, the whole batch goes; if it is below the first segment, the log becomes empty
+        and starts there. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         chain = self._chain
         if offset >= self.log_end_offset:
-            # A leader that appended nothing has noted an epoch here that the new leader may not know.
+            # A leader that appended nothing may have noted an epoch here that the new leader does not know.
             self._epochs.truncate_from_end(offset)
             return self.log_end_offset
         if offset < chain.segments[0].base_offset:
@@ -415,7 +414,7 @@ class Log(MovableLog):
         return end
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next record gets ``offset``. Raises :class:`LogDirFailed`."""
+        """Drop all records; the next record gets ``offset``. Raises :class:`LogDirFailed`."""
         self._check_usable()
         self.make_files()
         self._hints.clear()
@@ -433,9 +432,9 @@ class Log(MovableLog):
             raise self._failed(error) from error
 
     def advance_log_start(self, offset: int) -> None:
-        """Records before ``offset`` are no longer part of the log (DeleteRecords, or the leader's start).
+        """Exclude records before ``offset`` from the log (DeleteRecords, or the leader's start).
 
-        Their segments go with the next retention run. ``offset`` must not lie beyond the log's end.
+        The next retention run deletes their segments. ``offset`` must not be past the log's end.
         """
         self._check_usable()
         assert offset <= self.log_end_offset, f"log start {offset} beyond the end {self.log_end_offset}"
@@ -444,7 +443,7 @@ class Log(MovableLog):
             self._epochs.truncate_from_start(offset)
 
     def mark_expired(self, now_ms: int, high_watermark: int) -> bool:
-        """Advance the log start past the segments that retention removes. Returns whether there are any to drop.
+        """Advance the log start past the segments that retention removes. Returns whether there are any.
 
         The caller then stores the log start offsets (of many logs at once) and calls
         :meth:`drop_expired`. Raises :class:`LogDirFailed`.
@@ -475,7 +474,7 @@ class Log(MovableLog):
         return True
 
     def drop_expired(self) -> int:
-        """Delete the segments before the log start, which must have been stored. Returns how many."""
+        """Delete the segments before the log start, which must already be stored. Returns how many."""
         self._check_usable()
         try:
             return self._chain.drop_before(self.log_start_offset)
@@ -483,9 +482,9 @@ class Log(MovableLog):
             raise self._failed(error) from error
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> int:
-        """Delete what is too old or too much (``retention.ms``, ``retention.bytes``). Returns the number of segments.
+        """Delete segments by age and size (``retention.ms``, ``retention.bytes``). Returns the number of segments.
 
-        The active segment is never deleted; where all of them are to go it is rolled first.
+        The active segment is never deleted; if all segments must go, it is rolled first.
         """
         if not self.mark_expired(now_ms, high_watermark):
             return 0
@@ -496,7 +495,7 @@ class Log(MovableLog):
         return self.drop_expired()
 
     def _start_within(self, base_offset: int) -> None:
-        """Let the empty log's file begin at the first batch, which begins before the log's start."""
+        """Start the empty log's file at the first batch, which begins before the log's start."""
         start = self.log_start_offset
         self.truncate_fully_and_start_at(base_offset)
         self.log_start_offset = start

@@ -1,4 +1,4 @@
-"""Compaction's steps on a log, on the log's own thread: find the dirt, make a pass over it, and swap."""
+"""Compaction's steps on a log, on the log's own thread: find the dirty part, start a pass over it, and swap."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class CompactableLog(ExaminedLog):
     __slots__ = ()
 
     def find_dirt(self, clean_offset: int, high_watermark: int, now_ms: int) -> Dirt:
-        """The cleanable part of a log that is clean up to ``clean_offset`` (-1: it never was).
+        """Return the cleanable part of a log that is clean up to ``clean_offset`` (-1: never cleaned).
 
-        Raises :class:`LogDirFailed`, and :class:`CorruptBatch` where a segment cannot be read.
+        Raises :class:`LogDirFailed`, and :class:`CorruptBatch` if a segment cannot be read.
         """
         self._check_usable()
         config = self.config
@@ -48,8 +48,8 @@ class CompactableLog(ExaminedLog):
         return find_dirt(facts, config, now_ms)
 
     def begin_cleaning(self, dirt: Dirt, limits: CleaningLimits, now_ms: int) -> Cleaning:
-        """A pass over what :meth:`find_dirt` found. That and the markers that decided it must lie before the *stored*
-        recovery point: leader epochs of cleaned batches can be told from the epoch file alone.
+        """Return a pass over the part that :meth:`find_dirt` found. That part and the markers that decided it must lie
+        before the *stored* recovery point: leader epochs of cleaned batches are known from the epoch file alone.
 
         Raises :class:`LogDirFailed`, and :class:`CorruptBatch`.
         """
@@ -77,7 +77,7 @@ class CompactableLog(ExaminedLog):
             now_ms=now_ms,
             cuts=self._cuts,
         )
-        # As long as they are now: all that begins before the end is decided, so its markers are there.
+        # Their current length is enough: everything that begins before the end is decided, so its markers are there.
         indexes = [
             IndexPart(segment.base_offset, segment.transactions.file.path, count)
             for segment in self._chain.segments
@@ -88,16 +88,16 @@ class CompactableLog(ExaminedLog):
         return cleaning
 
     def is_current(self, cleaning: Cleaning) -> bool:
-        """Whether a pass still makes sense: the log is in service, compacted and not being moved, and was not cut off
-        meanwhile."""
+        """Return whether a pass is still valid: the log is in service, compacted, not being moved, and was not
+        truncated meanwhile."""
         usable = self._owner.failure is None and not self._closed and not self.moving
         return usable and self.config.compacts and cleaning.plan.cuts == self._cuts
 
     def swap_in(self, cleaning: Cleaning) -> bool:
-        """Put the group that is ready in the place of its originals, durably.
+        """Replace the originals with the ready group, durably.
 
-        False, and nothing done, if the pass is not current any more or retention took an original.
-        Raises :class:`LogDirFailed`.
+        Returns False, and does nothing, if the pass is no longer current or retention removed an original. Raises
+        :class:`LogDirFailed`.
         """
         group = cleaning.ready
         assert group is not None, "no group is ready"
@@ -115,7 +115,8 @@ class CompactableLog(ExaminedLog):
         return True
 
     def _segment_facts(self, *, timed: bool = False, indexed: bool = False) -> list[SegmentFacts]:
-        """The figures of all segments but the active one. ``timed``: with times; ``indexed``: with sizes of indexes."""
+        """Return the facts about all segments but the active one. ``timed``: with times; ``indexed``: with index
+        sizes."""
         found = []
         segments = self._chain.segments
         for segment, following in pairwise(segments):
@@ -125,14 +126,14 @@ class CompactableLog(ExaminedLog):
         return found
 
     def _last_of_producers(self, end: int) -> dict[int, LastOfProducer]:
-        """The newest of each producer before ``end``, where a segment begins.
+        """Return each producer's newest data before ``end``, where a segment begins.
 
         Source: Kafka's ``UnifiedLog.lastRecordsOfActiveProducers``, which looks at the whole log.
         """
         return {producer.producer_id: _last_before(producer, end) for producer in self.producers.all()}
 
     def _become_sparse(self) -> None:
-        """Note, durably, that offsets have gaps: recovery must not take one for the end."""
+        """Note, durably, that offsets have gaps: recovery must not mistake a gap for the end."""
         self.make_files()
         try:
             self._pool.files.open(f"{self.directory}/{SPARSE_MARK}", create=True).close()
@@ -143,7 +144,8 @@ class CompactableLog(ExaminedLog):
 
 
 def _last_before(producer: Producer, end: int) -> LastOfProducer:
-    """Runs go on without a gap and batches do not reach over ``end``: one that does ends just before it, for us."""
+    """Return a producer's newest data before ``end``. Runs have no gaps and batches do not span ``end``, so a run that
+    does ends just before it here."""
     before = [min(run.last_offset, end - 1) for run in producer.runs if run.offset < end]
     if before:
         return LastOfProducer(before[-1], producer.epoch)

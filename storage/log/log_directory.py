@@ -1,4 +1,4 @@
-"""One log directory: the partitions in it, its checkpoints, and whether it still works."""
+"""One log directory: its partitions, its checkpoints, and whether it still works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog.storage.disk.log_errors import LogDirFailed
 from tidelog.storage.log.log import Log
 
 DELETE_SUFFIX: Final = "-delete"
-"""Of a directory that is to be removed, at the latest by the next start."""
+"""Suffix of a directory to be removed, at the next start at the latest."""
 NAME_BYTES_MAX: Final = 255
 
 _ZERO: Final = Offset(0)
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 
 class RemovalJob:
-    """Files and directories whose time has come. :meth:`run` may be called in any thread."""
+    """Files and directories that are due for removal. :meth:`run` may be called in any thread."""
 
     def __init__(self, files: FileLayer, paths: Iterable[str]) -> None:
         self.paths = tuple(paths)
@@ -44,7 +44,8 @@ class RemovalJob:
         self._files = files
 
     def run(self) -> None:
-        """Never raises; the first trouble is kept in ``error``, what is left is removed at the next start."""
+        """Remove the files. Never raises; the first error is kept in ``error``, and the next start removes
+        leftovers."""
         try:
             for path in self.paths:
                 if self._files.is_directory(path):
@@ -58,19 +59,18 @@ class RemovalJob:
 class LogDirectory:
     """Owner of the logs in one directory (:class:`tidelog.storage.log.log.LogOwner`).
 
-    ``failure`` is set once and for all by the first I/O error; ``on_failure`` is called then, in the middle
-    of whatever failed.
+    The first I/O error sets ``failure`` permanently and calls ``on_failure``, in the middle of the failed operation.
     """
 
     def __init__(self, files: FileLayer, clock: Clock, path: str, on_failure: Callable[[LogDirectory], None]) -> None:
         self.path = path
         self.directory_id = DirectoryId(bytes(16))
-        """As formatted; zeros for a directory that could not be read at start."""
+        """As formatted; zeros if the directory could not be read at start."""
         self.failure: LogDirFailed | None = None
         self.logs: dict[TopicPartition, Log] = {}
         self.lock: FileLock | None = None
         self.clean_epoch: BrokerEpoch | None = None
-        """The broker epoch that the clean-shutdown file held at start; None without such a file."""
+        """The broker epoch in the clean-shutdown file at start; None without such a file."""
         self._files = files
         self._clock = clock
         self._on_failure = on_failure
@@ -79,9 +79,9 @@ class LogDirectory:
         self.recovery_points: dict[TopicPartition, int] = {}
         self.high_watermarks: dict[TopicPartition, int] = {}
         self.clean_offsets: dict[TopicPartition, int] = {}
-        """How far compaction has come, of the logs that it has seen."""
+        """Up to where compaction has cleaned each log that it has visited."""
         self.scrub_offsets: dict[TopicPartition, int] = {}
-        """How far the present pass of the scrub has come, of the logs that it has reached."""
+        """Progress of the current scrub pass in each log that it has reached."""
         self._doomed: deque[tuple[int, str]] = deque()
 
     # --- LogOwner ------------------------------------------------------------------------------
@@ -101,8 +101,8 @@ class LogDirectory:
         self.recovery_points = {
             name: log.recovery_point for name, log in self.logs.items() if log.recovery_point and not log.is_new
         }
-        # Kafka leaves out a start that is the first segment's base; but the segments before it may come back
-        # after a loss of power, as long as their removal is not durable.
+        # Kafka leaves out a start that is the first segment's base. But the segments before it may come back after a
+        # power loss, until their removal is durable.
         self._starts = {name: log.log_start_offset for name, log in self.logs.items() if log.log_start_offset}
         self._store(RECOVERY_POINTS, self.recovery_points)
         for name, log in self.logs.items():
@@ -121,14 +121,14 @@ class LogDirectory:
     def store_clean_offset(self, name: TopicPartition, offset: int) -> None:
         """Note, durably, that a log is clean up to an offset. Raises ``OSError``.
 
-        Were it too high after a loss of power, a tombstone could go before what it deletes.
+        If it were too high after a power loss, a tombstone could go before the records that it deletes.
         """
         known = self.clean_offsets | {name: offset}
         self.clean_offsets = {each: at for each, at in known.items() if each in self.logs}
         self._store(CLEAN_OFFSETS, self.clean_offsets)
 
     def load_points(self) -> None:
-        """Read all checkpoints; one that cannot be understood counts as empty, which is safe but slow."""
+        """Read all checkpoints; one that cannot be parsed counts as empty, which is safe but slow."""
         self.recovery_points = self._load(RECOVERY_POINTS)
         self._starts = self._load(LOG_STARTS)
         self.high_watermarks = self._load(HIGH_WATERMARKS)
@@ -136,9 +136,10 @@ class LogDirectory:
         self.scrub_offsets = self._load(SCRUB_OFFSETS)
 
     def store_scrub_offsets(self) -> None:
-        """Raises :class:`LogDirFailed`. One that is lost with the power costs the scrub a part of its pass.
+        """Store how far the scrub has come. Raises :class:`LogDirFailed`. After a power loss, the scrub repeats a part
+        of its pass.
 
-        None lies behind damage: the next process does not know of it and finds it first.
+        No stored offset is past damage: the next process does not know the damage and finds it first.
         """
         self.scrub_offsets = {name: offset for name, offset in self.scrub_offsets.items() if name in self.logs}
         damaged = {name: known.first_offset for name in self.scrub_offsets for _, known in self.logs[name].damage[:1]}
@@ -152,7 +153,7 @@ class LogDirectory:
         return self._starts.get(name, 0)
 
     def checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, points: bool = True) -> None:
-        """Store all points, if wanted, and the high watermarks if given (of some logs: the others keep theirs).
+        """Store all points, with ``points``, and high watermarks if given (logs not listed keep theirs).
 
         Raises :class:`LogDirFailed`.
         """
@@ -162,13 +163,14 @@ class LogDirectory:
             if high_watermarks is not None:
                 known = self.high_watermarks | dict(high_watermarks)
                 self.high_watermarks = {name: offset for name, offset in known.items() if offset and name in self.logs}
-                # One that is lost with the power is learned anew; that is not worth a wait every few seconds.
+                # Lost ones are learned again; that is not worth a sync every few seconds.
                 self._store(HIGH_WATERMARKS, self.high_watermarks, durable=False)
         except OSError as error:
             raise self.fail(error) from error
 
     def take_points_of(self, name: TopicPartition, former: LogDirectory) -> None:
-        """Before a log moves here, store all that is said of it; its copy is here. Raises :class:`LogDirFailed`."""
+        """Before a log moves here, store its checkpoints here; its copy is here already. Raises
+        :class:`LogDirFailed`."""
         try:
             self.store_points()
             if name in former.clean_offsets:
@@ -178,7 +180,7 @@ class LogDirectory:
         self.checkpoint({name: Offset(former.high_watermarks.get(name, 0))}, points=False)
 
     def forget(self, name: TopicPartition) -> None:
-        """Have no checkpoint on disk speak of a partition, before a new one takes its name. Raises ``OSError``."""
+        """Remove a partition from the checkpoints on disk before a new one takes its name. Raises ``OSError``."""
         if name in self.high_watermarks:
             self.high_watermarks = {each: at for each, at in self.high_watermarks.items() if each in self.logs}
             self._store(HIGH_WATERMARKS, self.high_watermarks)
@@ -191,7 +193,7 @@ class LogDirectory:
             self._store(CLEAN_OFFSETS, self.clean_offsets)
 
     def take_clean_shutdown(self) -> bool:
-        """Read and remove the clean-shutdown file, durably: if this start is killed it was not clean.
+        """Read and remove the clean-shutdown file, durably: if this start is killed, the next one is not clean.
 
         Raises ``OSError``.
         """
@@ -207,13 +209,14 @@ class LogDirectory:
         return self.clean_epoch is not None
 
     def not_clean(self, found: str) -> None:
-        """A broker that stopped cleanly may be elected as one that has everything; this one has not, or cannot say."""
+        """Withdraw the clean shutdown: a cleanly stopped broker may be elected as one that has all records, but this
+        one may lack some."""
         if self.clean_epoch is not None:
             logger.error("%s: the stop counts as unclean: %s", self.path, found)
             self.clean_epoch = None
 
     def write_clean_shutdown(self, epoch: BrokerEpoch) -> None:
-        """Raises :class:`LogDirFailed`."""
+        """Write the clean-shutdown file. Raises :class:`LogDirFailed`."""
         try:
             replace_file(self._files, self.path, CLEAN_SHUTDOWN, encode_clean_shutdown(epoch))
         except OSError as error:
@@ -222,7 +225,7 @@ class LogDirectory:
     # --- Removal -------------------------------------------------------------------------------
 
     def take_removals(self) -> RemovalJob | None:
-        """The files due for removal, None if there are none."""
+        """Return the files due for removal, None if there are none."""
         now_ms = self._clock.monotonic_ms()
         due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
         if not due:
@@ -231,7 +234,7 @@ class LogDirectory:
         return RemovalJob(self._files, due)
 
     def release(self) -> None:
-        """Give up the lock."""
+        """Release the lock."""
         lock, self.lock = self.lock, None
         if lock is not None:
             lock.release()

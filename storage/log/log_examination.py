@@ -1,7 +1,7 @@
-"""Looking for damage in a log that is in service: stretch by stretch, most of it in another thread.
+"""Searches a log in service for damage: one range at a time, mostly in another thread.
 
-What was found is remembered by the segments: a read of it is refused, and all else goes on. Source of the
-idea: ext4's and ZFS's scrubs; Kafka has none.
+Segments remember the damage: they refuse reads of it and serve everything else. The idea comes from the scrubs of ext4
+and ZFS; Kafka has none.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from tidelog.storage.segments.log_read import LogRead, segment_of
 from tidelog.storage.segments.segment import MENDED_SUFFIX, Segment
 
 SUSPECTS_MAX: Final = 100
-"""Places that are remembered until they are looked at; what is left out comes with the next complaint."""
+"""Suspect places remembered until they are examined; dropped ones return with the next complaint."""
 STRETCH_BYTES: Final = 64 * 2**20
-"""Most bytes of one examination, which is what a restart costs."""
+"""Most bytes of one examination: the work that a restart repeats."""
 SLICE_BYTES: Final = 256 * 1024
 SLICE_BATCHES: Final = 500
-"""A slice ends after this many bytes: a millisecond or two, so that the event loop need not wait long."""
+"""A slice ends after this many bytes: a millisecond or two, to keep the event loop responsive."""
 
 logger = logging.getLogger(__name__)
 
 
 class Examination:
-    """A stretch of one segment. :meth:`step` may run in another thread, until ``done``."""
+    """An examination of one range in a segment. :meth:`step` may run in another thread, until ``done``."""
 
     def __init__(self, files: FileLayer, segment: Segment, start: int, end: int, expected: Expected, cuts: int) -> None:
         self.segment = segment
         self.start = start
         self.cuts = cuts
-        """How often the log had been cut off at its end: what was found before a cut is void."""
+        """How often the log's end had been truncated: a truncation voids the findings."""
         self.end = end
-        """Where the stretch ends; once it is done, where the last batch of it does."""
+        """Where the range ends; once done, where its last batch ends."""
         self.next_offset = expected.first_offset
-        """The offset behind what was looked at."""
+        """The offset after the examined part."""
         self.found: list[DamagedRange] = []
         self.bytes_read = 0
         self.done = False
@@ -52,7 +52,7 @@ class Examination:
         self._work = examine(self._read, start, end, expected)
 
     def step(self) -> None:
-        """Look at the next few batches. Raises ``OSError``."""
+        """Examine the next few batches. Raises ``OSError``."""
         position = begun = self.bytes_read
         for _ in range(SLICE_BATCHES):
             found = next(self._work, self)
@@ -64,7 +64,7 @@ class Examination:
                     self.next_offset = batch.next_offset
                     position += batch.size
                 case DamagedRange():
-                    # A later one may reach back over the batch before it, never over another.
+                    # A later range may reach back over the batch before it, never over another range.
                     self.found.append(found)
                     self.next_offset, position = Offset(found.next_offset), found.end
                 case _:
@@ -76,7 +76,7 @@ class Examination:
                 return
 
     def close(self) -> None:
-        """Give back the file."""
+        """Release the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -110,16 +110,16 @@ class ExaminedLog(LogState):
         ]
 
     def suspect(self, offset: int) -> None:
-        """Somebody found that the batch at an offset is not whole: it is examined before all else."""
+        """Note that the batch at an offset may be damaged: it is examined first."""
         if len(self._suspects) < SUSPECTS_MAX:
             self._suspects[offset] = None
 
     def checked(self, read: LogRead, offset: int, *, crcs: bool = True) -> LogRead | Refusal:
-        """Return what was read from ``offset`` on, if all of its batches are what is due there; else CORRUPT_MESSAGE,
-        and they are examined.
+        """Return data read from ``offset`` on if all its batches are the expected ones; otherwise CORRUPT_MESSAGE, and
+        they are examined.
 
-        Without ``crcs`` by what no CRC covers alone, offsets and leader epochs, which only this log can judge; the rest
-        is left to the receiver.
+        Without ``crcs``, check only the fields that no CRC covers and only this log can judge: offsets and leader
+        epochs. The receiver checks the rest.
         """
         number = segment_of(self._chain.segments, read.segment_base)
         expected = self._expected(number, offset, self._epochs)
@@ -127,7 +127,7 @@ class ExaminedLog(LogState):
         try:
             for batch in split_batches(read.records):
                 if due == offset:
-                    due = min(due, batch.base_offset)  # it may have begun before
+                    due = min(due, batch.base_offset)  # it may have begun earlier
                 before = due
                 expected.check(batch, due)
                 if (crcs and not batch.crc_ok()) or batch.last_offset < offset:
@@ -143,16 +143,16 @@ class ExaminedLog(LogState):
         return read
 
     def take_suspect(self) -> Offset | None:
-        """Where to look first, once; None if nobody complained."""
+        """Return where to look first, once; None if nothing is suspect."""
         for offset in tuple(self._suspects):
             del self._suspects[offset]
             return Offset(max(offset, self.log_start_offset))
         return None
 
     def begin_examination(self, offset: int, after: Examination | None = None) -> Examination | None:
-        """Of the stretch that holds ``offset``, or of the first one behind it; None at the log's end.
+        """Start with the range that holds ``offset``, or the first one after it; None at the log's end.
 
-        ``after``: one that ended there, if it was the last; the stretch goes on exactly where it did. Raises
+        ``after``: the previous examination if it ended there; the range starts exactly at its end. Raises
         :class:`LogDirFailed`.
         """
         self._check_usable()
@@ -173,7 +173,8 @@ class ExaminedLog(LogState):
         return Examination(self._pool.files, segment, position, segment.size, self._expected(number, due), self._cuts)
 
     def is_examined(self, examination: Examination) -> bool:
-        """Whether what an examination says still holds: the log is in service, and nothing was cut off or replaced."""
+        """Return whether an examination's result is still valid: the log is in service, and nothing was truncated or
+        replaced."""
         return (
             self._owner.failure is None
             and not self._closed
@@ -182,8 +183,8 @@ class ExaminedLog(LogState):
         )
 
     def finish_examination(self, examination: Examination) -> list[DamagedRange] | None:
-        """Take note of what was found, and return what is new of it; None if the log has changed meanwhile, so
-        that it says nothing."""
+        """Note the findings, and return the new ones; None if the log has changed meanwhile, so that they mean
+        nothing."""
         if not self.is_examined(examination):
             return None
         segment = examination.segment
@@ -204,11 +205,11 @@ class ExaminedLog(LogState):
     # --- Mending -------------------------------------------------------------------------------
 
     def is_active(self, segment: Segment) -> bool:
-        """Whether it takes the appends: it has to be closed (``Log.roll``) before it can be mended."""
+        """Return whether the segment takes appends: close it (``Log.roll``) before mending it."""
         return segment is self._chain.active
 
     def begin_mending(self, segment: Segment) -> Mend | None:
-        """A copy of a segment to be made without its damage; None if it is none of the log's any more, or whole.
+        """Start a copy of a segment without its damage; None if the segment is no longer in the log, or undamaged.
 
         Raises :class:`LogDirFailed`.
         """
@@ -230,7 +231,7 @@ class ExaminedLog(LogState):
             raise self._failed(error) from error
 
     def swap_mended(self, mend: Mend) -> bool:
-        """Put a copy that is finished in its segment's place, durably; False, and nothing done, if the log has changed
+        """Replace a segment with its finished copy, durably; return False, and do nothing, if the log has changed
         meanwhile. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
@@ -239,7 +240,7 @@ class ExaminedLog(LogState):
             return False
         self._hints.clear()
         try:
-            # What comes from elsewhere may not be compacted as far as this log.
+            # Records from another replica may not be compacted as far as this log.
             self._owner.lower_clean_offset(self.name, segment.base_offset)
             made = self._chain.replace([segment], mend.size, MENDED_SUFFIX)
             made.damage = tuple(mend.kept)
@@ -249,7 +250,8 @@ class ExaminedLog(LogState):
         return True
 
     def _expected(self, number: int, due: int, epochs: LeaderEpochs | None = None) -> Expected:
-        """The expected content of a segment from ``due`` on. ``epochs``: by default a copy, for another thread."""
+        """Return the expected content of a segment from ``due`` on. ``epochs``: by default a copy, for another
+        thread."""
         segments = self._chain.segments
         last = number + 1 == len(segments)
         return Expected(
@@ -260,7 +262,7 @@ class ExaminedLog(LogState):
         )
 
     def _examine_now(self, segment: Segment) -> None:
-        """All of a segment, here and now, as a lookup in it failed that cannot wait. Raises ``OSError``."""
+        """Examine a whole segment immediately, because a lookup in it failed and cannot wait. Raises ``OSError``."""
         number = self._chain.segments.index(segment)
         expected = self._expected(number, segment.base_offset)
         examination = Examination(self._pool.files, segment, 0, segment.size, expected, self._cuts)
@@ -269,7 +271,7 @@ class ExaminedLog(LogState):
         segment.examined(0, segment.size, examination.found)
 
     def _reaches(self, number: int, offset: int) -> bool:
-        """Whether a segment holds anything at or behind an offset."""
+        """Return whether a segment holds anything at or after an offset."""
         segments = self._chain.segments
         end = self.log_end_offset if number + 1 == len(segments) else segments[number + 1].base_offset
         return segments[number].size > 0 and end > offset

@@ -1,4 +1,4 @@
-"""Makes logs, and takes up those that a directory holds at start."""
+"""Creates logs, and loads the logs that a directory holds at start."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ _PARTITION_NAME: Final = re.compile(r"(.+)-(\d+)")
 logger = logging.getLogger(__name__)
 
 TakeIn = Callable[[LogDirectory, Log, bool], None]
-"""Called with each log that was found, and whether its directory was left cleanly."""
+"""Called with each log that was found, and whether its directory was closed cleanly."""
 
 
 class LogLoading:
-    """``defaults`` are the settings of a log until its topic's are known. Everything raises ``OSError``."""
+    """Creates and loads logs. ``defaults`` are a log's settings until its topic's are known. Every method raises
+    ``OSError``."""
 
     def __init__(
         self,
@@ -62,7 +63,7 @@ class LogLoading:
     # --- A directory at start --------------------------------------------------------------------
 
     def lock(self, directory: LogDirectory) -> bool:
-        """Make sure of a directory, and read its checkpoints. Returns whether it was left cleanly.
+        """Lock and verify a directory, and read its checkpoints. Returns whether it was closed cleanly.
 
         Raises :class:`DirectoryRefused`.
         """
@@ -84,7 +85,7 @@ class LogLoading:
     def load(
         self, directory: LogDirectory, clean: bool, take_in: TakeIn
     ) -> list[tuple[SideName, TopicIdPartition, str]]:
-        """Take up the logs in a directory. Returns what moves have left in it, with the paths."""
+        """Load the logs in a directory. Returns what moves have left in it, with the paths."""
         left = []
         path = directory.path
         for entry in sorted(self._files.listdir(path)):
@@ -114,13 +115,13 @@ class LogLoading:
         return left
 
     def judge(self, directory: LogDirectory) -> None:
-        """Compare what was found with the checkpoints."""
+        """Compare the loaded logs with the checkpoints."""
         for name in sorted(directory.recovery_points.keys() - directory.logs):
             directory.not_clean(
                 f"{name} is not there, of which offsets up to {directory.recovery_points[name]} were durable"
             )
         for log in directory.logs.values():
-            # A log that lost its end is clean up to where it ends now; what comes there next is not.
+            # A log that lost its end is clean up to its present end; later records there are not.
             directory.lower_clean_offset(log.name, log.log_end_offset)
 
     # --- A log -----------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class LogLoading:
     def load_log(
         self, directory: LogDirectory, name: TopicPartition, topic_id: TopicId, path: str, *, clean: bool
     ) -> Log:
-        """Take up a log of a directory; ``clean``: as it was left."""
+        """Load a directory's log; ``clean``: it was closed cleanly."""
         stored = Offset(directory.recovery_points.get(name, 0))
         loaded = load_log(
             self._pool,
@@ -154,18 +155,18 @@ class LogLoading:
         *,
         log_start_offset: int = 0,
     ) -> Log:
-        """Make a log, where nothing is. It gets its files with its first records (:meth:`Log.make_files`)."""
+        """Create a log where none exists. It gets its files with its first records (:meth:`Log.make_files`)."""
         loaded = new_log(self._pool, path, log_start_offset, self._producers_max, self._clock.now_ms())
         return Log(name, topic_id, path, config, loaded, directory, self._pool, self._rng, is_new=True)
 
     def aside(self, path: str, suffix: str) -> str:
-        """Another name for a partition's directory (Kafka: ``topic-0.<unique>-delete``)."""
+        """Return another name for a partition's directory (Kafka: ``topic-0.<unique>-delete``)."""
         parent, _, name = path.rpartition("/")
         ending = f".{self._rng.randbytes(16).hex()}{suffix}"
         return f"{parent}/{name[: NAME_BYTES_MAX - len(ending)]}{ending}"
 
     def _topic_id_of(self, directory: LogDirectory, path: str) -> TopicId | None:
-        """Read ``partition.metadata``; None if this is no partition's directory (any more)."""
+        """Read ``partition.metadata``; None if this is not (or no longer) a partition's directory."""
         names = self._files.listdir(path) if self._files.is_directory(path) else []
         if PARTITION_METADATA in names:
             try:
@@ -177,7 +178,7 @@ class LogLoading:
             logger.error("%s: expected %s, found none: moving it aside", path, PARTITION_METADATA)
             self._files.rename(path, self.aside(path, STRAY_SUFFIX))
         elif logs or PARTITION_METADATA in names or (not names and self._files.is_directory(path)):
-            # Killed while it was being made: there never was a record in it.
+            # Killed during creation: it never held a record.
             renamed = self.aside(path, DELETE_SUFFIX)
             self._files.rename(path, renamed)
             directory.remove_later(renamed, 0)

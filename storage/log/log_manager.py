@@ -1,10 +1,10 @@
-"""All logs of a node, in one or more directories, of which each may fail alone.
+"""All logs of a node, in one or more directories that may fail independently.
 
-Synchronous and for one thread, like the logs. What waits for a disk is handed out as jobs for another
-thread: :meth:`LogManager.begin_flushes`, :meth:`LogManager.take_removals`.
+Synchronous and single-threaded, like the logs. Work that waits for a disk is returned as jobs for another thread:
+:meth:`LogManager.begin_flushes`, :meth:`LogManager.take_removals`.
 
-Order of a clean stop: :meth:`LogManager.write_clean_shutdown`, then :meth:`LogManager.close`. Without the
-first, the next start looks for the end of every log (from its recovery point on).
+Order of a clean stop: :meth:`LogManager.write_clean_shutdown`, then :meth:`LogManager.close`. Without the first, the
+next start searches for the end of every log (from its recovery point on).
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from tidelog.storage.log.log_moves import FUTURE_SUFFIX, Copy, LogMoves, Move
 from tidelog.storage.producers.state import PRODUCERS_MAX
 
 FLUSH_AFTER_MS: Final = 60_000
-"""A log without flush settings is synced at the latest this long after an append, so that a start after a
-crash has little to read; Kafka leaves it to the system and reads whole segments."""
+"""A log without flush settings is synced within this time after an append, so that a start after a crash has little to
+read; Kafka leaves it to the system and reads whole segments."""
 _SYNC_ALL_FROM: Final = 20
-"""From this many logs on, to sync the whole file system is cheaper than one log after the other."""
+"""From this number of logs on, syncing the whole file system is cheaper than syncing each log."""
 WISHES_MAX: Final = 10_000
-"""Most replicas that are not here yet for which a directory was chosen; the oldest choice is forgotten."""
+"""Most pending directory choices for replicas that are not here yet; beyond that, the oldest is forgotten."""
 
 logger = logging.getLogger(__name__)
 
 
 class DirectoryInfo(NamedTuple):
-    """A directory as others may see it. ``failure`` is None while it works; sizes in bytes, -1 if unknown.
+    """A public description of a directory. ``failure`` is None while it works; sizes are in bytes, -1 if unknown.
 
-    ``arriving``: the moves of logs into it.
+    ``arriving``: logs that are moving into it.
     """
 
     path: str
@@ -67,8 +67,8 @@ class DirectoryInfo(NamedTuple):
 class LogManager:
     """Owns every log of a node.
 
-    ``on_directory_failure`` is called with a directory's id when it goes out of service, in the middle of
-    what failed: it should only take note. ``defaults`` are the settings of a log until its topic's are known.
+    ``on_directory_failure`` is called with a directory's id when it goes out of service, in the middle of the failed
+    operation: it should only take note. ``defaults`` are a log's settings until its topic's are known.
     """
 
     def __init__(
@@ -101,19 +101,19 @@ class LogManager:
         self._home: dict[Log, LogDirectory] = {}
         self.moves = LogMoves(files, clock, rng, self)
         self._wishes: dict[TopicPartition, str] = {}
-        """Directories for replicas that are not here yet."""
+        """Directories chosen for replicas that are not here yet."""
         self.on_directory_failure: Callable[[DirectoryId], None] = lambda directory_id: None
         self.recovered_logs = 0
-        """Logs whose end had to be looked for at start."""
+        """Logs whose end had to be searched for at start."""
 
     # --- Start and stop ------------------------------------------------------------------------
 
     def start(self) -> None:
         """Lock and load all directories.
 
-        One that gives an I/O error is out of service from the start; the others go on. Raises
-        :class:`DirectoryRefused` for one that is another node's or cluster's, not formatted, in use, or if a
-        partition lies in two of them, and :class:`LogDirFailed` if none is left.
+        A directory with an I/O error is out of service from the start; the others continue. Raises
+        :class:`DirectoryRefused` if a directory belongs to another node or cluster, is not formatted or is in use, or
+        if a partition is in two of them, and :class:`LogDirFailed` if none is left.
         """
         try:
             copies: list[Copy] = []
@@ -157,9 +157,9 @@ class LogManager:
         self.now_lies_in(log, directory)
 
     def write_clean_shutdown(self, broker_epoch: BrokerEpoch) -> None:
-        """Sync and close all logs and leave behind that the stop was clean, under which epoch (KIP-966).
+        """Sync and close all logs, and record the clean stop and its broker epoch (KIP-966).
 
-        A directory that fails meanwhile is left out.
+        Skips a directory that fails meanwhile.
         """
         for directory in self._live():
             try:
@@ -181,7 +181,7 @@ class LogManager:
             raise directory.fail(error) from error
 
     def close(self) -> None:
-        """Give back locks and file descriptors, and nothing else: as the end of the process would."""
+        """Release locks and file descriptors, and do nothing else, as if the process had ended."""
         for directory in self._directories:
             for log in directory.logs.values():
                 log.abandon()
@@ -191,7 +191,7 @@ class LogManager:
         self._pool.close()
 
     def clean_shutdown_epoch(self) -> BrokerEpoch:
-        """The broker epoch of the last stop, if it was clean in all directories; else -1."""
+        """Return the broker epoch of the last stop if it was clean in all directories; else -1."""
         epochs = {directory.clean_epoch for directory in self._directories}
         epoch = epochs.pop() if len(epochs) == 1 else None
         return BrokerEpoch(-1) if epoch is None else epoch
@@ -200,7 +200,7 @@ class LogManager:
 
     @property
     def files_crowded(self) -> bool:
-        """Whether readers hold too many files open, so that further ones had better copy."""
+        """Whether readers hold so many files open that further ones should copy."""
         return self._pool.crowded
 
     @property
@@ -226,17 +226,17 @@ class LogManager:
         return directory_id not in self.directory_ids
 
     def directory_of(self, key: TopicIdPartition) -> DirectoryId | None:
-        """The id of the directory that a log lies in, None if there is no such log in service."""
+        """Return the id of the directory that holds a log, None if there is no such log in service."""
         log = self._logs.get(key)
         return None if log is None else self._home[log].directory_id
 
     @property
     def failures(self) -> Mapping[str, LogDirFailed]:
-        """By path, what put directories out of service."""
+        """By path, the errors that took directories out of service."""
         return {each.path: each.failure for each in self._directories if each.failure is not None}
 
     def describe(self) -> list[DirectoryInfo]:
-        """All directories, failed ones included."""
+        """Return all directories, failed ones included."""
         found = []
         for directory in self._directories:
             total = free = -1
@@ -257,15 +257,15 @@ class LogManager:
     # --- Logs ----------------------------------------------------------------------------------
 
     def get(self, topic_id: TopicId, partition: int) -> Log | None:
-        """The log, None if there is none or its directory is out of service."""
+        """Return the log, None if there is none or its directory is out of service."""
         return self._logs.get(TopicIdPartition(topic_id, partition))
 
     def logs(self) -> Iterable[Log]:
-        """All logs in service."""
+        """Return all logs in service."""
         return tuple(self._logs.values())
 
     def partitions(self) -> Sequence[TopicIdPartition]:
-        """Those of which anything is here."""
+        """Return all partitions of which anything is here."""
         return tuple(dict.fromkeys((*self._logs, *self.moves.partitions())))
 
     def get_or_create(
@@ -276,11 +276,11 @@ class LogManager:
         config: TopicConfig,
         directory_id: DirectoryId | None = None,
     ) -> Log:
-        """Return the log, made if it is not there: in the directory named, else where the fewest are.
+        """Return the log; create it if missing, in the named directory, else in the one with the fewest logs.
 
-        A directory of that name of another topic id is moved aside (``…-stray``), not deleted. Raises
-        :class:`LogDirFailed` if the directory named is out of service or fails now, or if the log was moved from there
-        to one that is.
+        A directory with that name but another topic id is moved aside (``…-stray``), not deleted. Raises
+        :class:`LogDirFailed` if the named directory is out of service or fails now, or if the log was moved from there
+        to such a directory.
         """
         key = TopicIdPartition(topic_id, partition)
         log = self._logs.get(key)
@@ -321,10 +321,10 @@ class LogManager:
             directory.remove_later(path, log.config.file_delete_delay_ms)
 
     def move(self, key: TopicIdPartition, name: TopicPartition, path: str) -> Refusal | None:
-        """Have a log move to the directory at ``path``; to the one that it lies in: stay there.
+        """Start to move a log to the directory at ``path``; its current directory cancels a move.
 
-        For a replica that is not here yet, the directory is chosen (REPLICA_NOT_AVAILABLE), for as long as this
-        process lives. Source: Kafka's ``ReplicaManager.alterReplicaLogDirs``.
+        For a replica that is not here yet, remember the choice for the life of this process (REPLICA_NOT_AVAILABLE).
+        Source: Kafka's ``ReplicaManager.alterReplicaLogDirs``.
         """
         path = path.rstrip("/") or path
         target = next((directory for directory in self._directories if directory.path == path), None)
@@ -360,11 +360,11 @@ class LogManager:
         return copy
 
     def lies_in(self, log: Log) -> LogDirectory:
-        """The directory of a log in service."""
+        """Return the directory of a log in service."""
         return self._home[log]
 
     def now_lies_in(self, log: Log, directory: LogDirectory) -> None:
-        """A log has changed its directory, or is in service from now on."""
+        """Note that a log is in another directory, or is now in service."""
         before = self._home.get(log)
         if before is not None:
             del before.logs[log.name]
@@ -377,7 +377,7 @@ class LogManager:
     def checkpoint(
         self, high_watermarks: Mapping[TopicIdPartition, Offset] | None = None, *, points: bool = True
     ) -> None:
-        """Store recovery points and log starts of all logs (unless not ``points``), and the high watermarks given.
+        """Store all logs' recovery points and start offsets (with ``points``), and the given high watermarks.
 
         A directory that fails goes out of service; nothing is raised.
         """
@@ -394,7 +394,7 @@ class LogManager:
                 continue
 
     def high_watermarks(self) -> dict[TopicIdPartition, Offset]:
-        """As last stored, of the logs that are there; none is beyond its log's end."""
+        """Return the stored high watermarks of existing logs; none is past its log's end."""
         return {
             key: Offset(min(offset, log.log_end_offset))
             for key, log in self._logs.items()
@@ -402,7 +402,7 @@ class LogManager:
         }
 
     def run_retention(self, now_ms: int, high_watermark_of: Callable[[Log], int]) -> int:
-        """Delete old segments of all logs. Returns how many. A directory that fails goes out of service."""
+        """Delete old segments in all logs. Returns how many. A directory that fails goes out of service."""
         count = 0
         for directory in self._live():
             try:
@@ -417,11 +417,11 @@ class LogManager:
 
     @property
     def files(self) -> FileLayer:
-        """The disk that the logs lie on."""
+        """The disk that holds the logs."""
         return self._files
 
     def clean_offset(self, log: Log) -> int:
-        """Up to where compaction has seen every key of a log; -1 if it never cleaned it."""
+        """Return up to where compaction has seen every key of a log; -1 if it was never cleaned."""
         return self._home[log].clean_offsets.get(log.name, -1)
 
     def store_clean_offset(self, log: Log, offset: int) -> None:
@@ -433,21 +433,21 @@ class LogManager:
             raise directory.fail(error) from error
 
     def scrub_offset(self, log: Log) -> Offset:
-        """How far the present pass of the scrub has come in a log in service."""
+        """Return the progress of the current scrub pass in a log in service."""
         return Offset(self._home[log].scrub_offsets.get(log.name, 0))
 
     def note_scrubbed(self, log: Log, offset: int) -> None:
-        """The scrub has come so far; on disk with :meth:`store_scrub_offsets`."""
+        """Note the scrub's progress; :meth:`store_scrub_offsets` writes it to disk."""
         self._home[log].scrub_offsets[log.name] = offset
 
     def begin_scrub_pass(self) -> None:
-        """The scrub begins anew with every log."""
+        """Restart the scrub in every log."""
         for directory in self._live():
             directory.scrub_offsets.clear()
         self.store_scrub_offsets()
 
     def store_scrub_offsets(self) -> None:
-        """A directory that fails goes out of service; nothing is raised."""
+        """Store the scrub's progress. A directory that fails goes out of service; nothing is raised."""
         for directory in self._live():
             try:
                 directory.store_scrub_offsets()
@@ -455,28 +455,29 @@ class LogManager:
                 continue
 
     def store_points(self, log: Log) -> None:
-        """Store the recovery points of the directory that a log lies in, so that none is older than it could be.
+        """Store current recovery points for the directory that holds a log.
 
         Raises :class:`LogDirFailed`.
         """
         self._home[log].checkpoint()
 
     def fail(self, log: Log, cause: OSError) -> None:
-        """Take the directory of a log in service out of service: what was done for the log failed there."""
+        """Take a log's directory out of service after an operation for the log failed there."""
         self._home[log].fail(cause)
 
     def directory_path(self, log: Log) -> str:
-        """The path of the log directory that a log in service lies in."""
+        """Return the path of the log directory that holds a log in service."""
         return self._home[log].path
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that are idle for that long. Returns how many."""
+        """Forget producers that have been idle for that long. Returns how many."""
         return sum(log.producers.expire(now_ms, expiration_ms) for log in self._logs.values())
 
     def begin_flushes(self, now_ms: int, *, jobs_max: int = 100) -> list[tuple[Log, FlushJob]]:
-        """Jobs for logs without flush settings that rolled or have waited long; the rest see to it themselves.
+        """Return flush jobs for logs without flush settings that rolled or have waited long; the other logs flush
+        themselves.
 
-        Hand each to :meth:`finish_flush` after it ran.
+        Pass each to :meth:`finish_flush` after it ran.
         """
         jobs: list[tuple[Log, FlushJob]] = []
         for log in self._logs.values():
@@ -494,25 +495,25 @@ class LogManager:
         return jobs
 
     def finish_flush(self, log: Log, job: FlushJob) -> None:
-        """Take note of a job that ran. A directory that failed goes out of service; nothing is raised."""
+        """Note a job that ran. A directory that failed goes out of service; nothing is raised."""
         try:
             log.finish_flush(job)
         except LogDirFailed:
             return
 
     def take_removals(self) -> list[RemovalJob]:
-        """Files to remove now, by directory. Hand each to :meth:`finish_removal` after it ran."""
+        """Return the files to remove now, by directory. Pass each job to :meth:`finish_removal` after it ran."""
         return [job for directory in self._live() if (job := directory.take_removals()) is not None]
 
     def finish_removal(self, job: RemovalJob) -> None:
-        """Trouble with a removal is no reason to give up a directory: it is said, and tried at the next start."""
+        """Log a failed removal; the next start tries again. It is no reason to give up a directory."""
         if job.error is not None:
             logger.warning("files to remove stay on disk until the next start: %s", job.error)
 
     # --- Inside --------------------------------------------------------------------------------
 
     def _make_way(self, directory: LogDirectory, name: TopicPartition) -> None:
-        """Have nothing in a directory bear a partition's name: what does is another topic's. Raises ``OSError``."""
+        """Move another topic's directory out of the way of a partition's name. Raises ``OSError``."""
         other = directory.logs.get(name)
         if other is not None:
             self.moves.drop(TopicIdPartition(other.topic_id, other.partition))
@@ -525,7 +526,7 @@ class LogManager:
             self._files.rename(path, self._loading.aside(path, STRAY_SUFFIX))
 
     def _move_aside(self, log: Log, suffix: str) -> str | None:
-        """Take a log out of service and rename its directory; returns the new path, ``None`` if it had none."""
+        """Take a log out of service and rename its directory; returns the new path, or ``None`` if it had none."""
         directory = self._home.pop(log)
         del directory.logs[log.name]
         del self._logs[TopicIdPartition(log.topic_id, log.partition)]
@@ -538,7 +539,8 @@ class LogManager:
         return path
 
     def _directory_for(self, directory_id: DirectoryId | None, name: TopicPartition, topic_id: TopicId) -> LogDirectory:
-        """The directory for a new log. Not another one if a directory that failed under this process holds it."""
+        """Return the directory for a new log. Never chooses another one if a directory that failed in this process
+        holds the log."""
         for directory in self._directories:
             lost = directory.logs.get(name)
             wanted = directory.directory_id == directory_id or (

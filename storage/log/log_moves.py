@@ -13,14 +13,14 @@ the copy gets its name, durably                        ``t-0.<id>-moved``       
 the controller knows: the old files go                                                   ``t-0``
 =====================================================  ================================  ====================
 
-So exactly one of the two is the log at any time: ``t-0`` in S while it is there, else the copy of the same id. At start
-a decided move is finished, and one that was not decided goes on.
+So exactly one of the two is the log at any time: ``t-0`` in S while it exists, else the copy with the same id. At
+start, decided moves are finished, and undecided ones continue.
 
-What was left behind in S stays until the controller knows that the log is in D. If D fails before, and the node starts
-without it, it says that there is a log elsewhere: an empty one in S, where the controller believes the log to be, would
-pass for all that the log held.
+The old files in S stay until the controller knows that the log is in D. If D fails before that and the node starts
+without it, they show that the log is elsewhere: the controller still expects it in S, and a new, empty log there would
+pass for the complete one.
 
-Kafka's ``ReplicaAlterLogDirsThread`` and ``LogManager.replaceCurrentWithFutureLog`` name the copy before they take away
+Kafka's ``ReplicaAlterLogDirsThread`` and ``LogManager.replaceCurrentWithFutureLog`` name the copy before they remove
 the original, so a crash in between leaves two, and Kafka does not start.
 """
 
@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 class SideName(NamedTuple):
-    """The name of a directory that a move made: of which partition, which move, and what it is."""
+    """The name of a move's directory: its partition, its move and its kind."""
 
     partition: TopicPartition
     move_id: str
@@ -61,17 +61,17 @@ class SideName(NamedTuple):
 
 
 def side_name(entry: str) -> SideName | None:
-    """The move that a directory's name tells of; None if it tells of none."""
+    """Return the move that a directory's name belongs to; None if it is no move's directory."""
     match = _SIDE_NAME.fullmatch(entry)
     return None if match is None else SideName(TopicPartition(match[1], int(match[2])), match[3], match[4])
 
 
 Copy = tuple[SideName, Log, LogDirectory]
-"""A copy that a start has met."""
+"""A copy found at start."""
 
 
 class Move(NamedTuple):
-    """A log on its way. ``copy`` follows it in ``target``."""
+    """A moving log. ``copy`` follows it in ``target``."""
 
     move_id: str
     log: Log
@@ -81,12 +81,12 @@ class Move(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """By how many offsets the copy is behind."""
+        """How many offsets the copy is behind."""
         return max(0, self.log.log_end_offset - self.copy.log_end_offset)
 
 
 class _Left(NamedTuple):
-    """A directory of a move on disk, beside the log or without one."""
+    """A move's directory on disk, with or without the log."""
 
     name: SideName
     directory: LogDirectory
@@ -100,19 +100,19 @@ class Logs(Protocol):
     """The methods that moves need of the log manager."""
 
     def make_copy(self, directory: LogDirectory, log: Log, path: str) -> Log:
-        """A new, empty log for a copy, which begins where the log does. Raises ``OSError``."""
+        """Return a new, empty log for a copy; it starts where the log does. Raises ``OSError``."""
 
     def lies_in(self, log: Log) -> LogDirectory:
-        """The directory of a log in service."""
+        """Return the directory of a log in service."""
 
     def now_lies_in(self, log: Log, directory: LogDirectory) -> None:
-        """A log has changed its directory, or is in service from now on."""
+        """Note that a log is in another directory, or is now in service."""
 
 
 class LogMoves:
-    """Owns the copies, and what moves have left behind. One thread: the logs'.
+    """Owns the copies, and the leftovers of moves. Runs on the logs' thread.
 
-    ``on_moved`` is called with a log that lies in another directory from now on, and that directory's id.
+    ``on_moved`` is called with a log after its move, and the id of its new directory.
     """
 
     def __init__(self, files: FileLayer, clock: Clock, rng: random.Random, logs: Logs) -> None:
@@ -122,28 +122,28 @@ class LogMoves:
         self._logs = logs
         self._moves: dict[TopicIdPartition, Move] = {}
         self._aligned: dict[TopicIdPartition, int] = {}
-        """Of the moves whose copy is known to hold what the log holds: how often the log had been cut off then."""
+        """For moves whose copy is known to agree with the log: how often the log had been truncated then."""
         self._left: dict[TopicIdPartition, list[_Left]] = {}
-        """The directories to delete once the controller knows where the log is; the log's data if the log itself is out
-        of service."""
+        """The directories to delete once the controller knows where the log is; they hold the log's data if the log
+        itself is out of service."""
         self.on_moved: Callable[[TopicIdPartition, DirectoryId], None] = lambda key, directory_id: None
 
     # --- What is under way -----------------------------------------------------------------------
 
     @property
     def under_way(self) -> Mapping[TopicIdPartition, Move]:
-        """The moves that are not decided."""
+        """The undecided moves."""
         return self._moves
 
     def partitions(self) -> Sequence[TopicIdPartition]:
-        """Those of which something is there beside the log, or without it."""
+        """Return the partitions with move directories, with or without the log."""
         return tuple(dict.fromkeys((*self._moves, *self._left)))
 
     def copies_in(self, directory: LogDirectory) -> tuple[Move, ...]:
         return tuple(move for move in self._moves.values() if move.target is directory)
 
     def left_in(self, key: TopicIdPartition, directory_id: DirectoryId | None) -> LogDirectory | None:
-        """The directory of that id, if the log was moved from there and the controller may not know."""
+        """Return the directory with that id if the log was moved from there and the controller may not know."""
         for left in self._left.get(key, ()):
             if left.name.suffix == MOVED_SUFFIX and left.directory.directory_id == directory_id:
                 return left.directory
@@ -152,7 +152,7 @@ class LogMoves:
     # --- Steps of a move -------------------------------------------------------------------------
 
     def begin(self, log: Log, source: LogDirectory, target: LogDirectory) -> Refusal | None:
-        """Have a log move, in place of where it was moving to. Back to where it is: the move is off.
+        """Start to move a log, replacing a move in progress. Its current directory as the target cancels the move.
 
         Raises :class:`LogDirFailed`.
         """
@@ -184,7 +184,7 @@ class LogMoves:
         return None
 
     def give_up(self, key: TopicIdPartition) -> None:
-        """End a move that is not decided, if there is one; what was copied goes. Raises :class:`LogDirFailed`."""
+        """Cancel an undecided move, if there is one, and delete its copy. Raises :class:`LogDirFailed`."""
         move = self._forget(key)
         if move is None:
             return
@@ -193,8 +193,8 @@ class LogMoves:
         self._remove(_Left(SideName(move.log.name, move.move_id, FUTURE_SUFFIX), move.target))
 
     def copy(self, key: TopicIdPartition, bytes_max: int) -> int | Refusal:
-        """Have the copy of a log go on by so many bytes at most, or a batch that is larger. Returns how many; 0 where
-        it has all. CORRUPT_MESSAGE where the log is damaged.
+        """Copy at most ``bytes_max`` bytes, or one larger batch. Returns the number of bytes; 0 if the copy is
+        complete. CORRUPT_MESSAGE if the log is damaged.
 
         Raises :class:`LogDirFailed`.
         """
@@ -213,7 +213,7 @@ class LogMoves:
         return appended if isinstance(appended, Refusal) else len(read.records)
 
     def _align(self, key: TopicIdPartition, move: Move) -> None:
-        """Cut off what the log does not hold (any more), and begin where it begins."""
+        """Truncate what the log does not (or no longer) hold, and match its start."""
         log, copy = move.log, move.copy
         start = log.log_start_offset
         if self._aligned.get(key) != log.cuts:
@@ -227,8 +227,8 @@ class LogMoves:
         copy.advance_log_start(start)
 
     def is_ready(self, key: TopicIdPartition) -> bool:
-        """Whether the move may be decided now: the copy has all, nothing is missing that may be found, and the
-        controller knows of the last move."""
+        """Return whether the move may be decided now: the copy is complete, no data is missing that may still be found,
+        and the controller knows of the last move."""
         move = self._moves[key]
         log, copy = move.log, move.copy
         return (
@@ -241,9 +241,9 @@ class LogMoves:
         )
 
     def decide(self, key: TopicIdPartition) -> None:
-        """Have a log that is ready go on in the other directory.
+        """Switch a ready log to the other directory.
 
-        Raises :class:`LogDirFailed`: of the old directory, and nothing is decided, or of the new one.
+        Raises :class:`LogDirFailed`: for the old directory, and nothing is decided, or for the new one.
         """
         assert self.is_ready(key), f"{key} is not ready"
         move = self._moves[key]
@@ -270,7 +270,7 @@ class LogMoves:
             source.fail(error)
 
     def settle(self, key: TopicIdPartition) -> None:
-        """The controller knows where the log is: what moves have left behind may go.
+        """Delete the leftovers of moves, as the controller knows where the log is.
 
         A directory that fails goes out of service; nothing is raised.
         """
@@ -282,7 +282,7 @@ class LogMoves:
                 continue
 
     def drop(self, key: TopicIdPartition) -> None:
-        """The log is to go, or one is made anew: and with it all that moves have made.
+        """Delete everything that moves have made, before the log is deleted or created again.
 
         A directory that fails goes out of service; nothing is raised.
         """
@@ -293,7 +293,8 @@ class LogMoves:
         self.settle(key)
 
     def directory_failed(self, directory: LogDirectory) -> None:
-        """Moves from and to there end here; on disk nothing changes, so that a start at which it works goes on."""
+        """End moves from and to a failed directory. Nothing changes on disk, so a start with a working directory
+        continues them."""
         for key, move in tuple(self._moves.items()):
             if directory in (move.source, move.target):
                 self._forget(key)
@@ -307,16 +308,16 @@ class LogMoves:
     # --- Start -----------------------------------------------------------------------------------
 
     def found_left(self, key: TopicIdPartition, name: SideName, directory: LogDirectory) -> None:
-        """The start met what a move has left behind."""
+        """Note a move's leftover, found at start."""
         self._left.setdefault(key, []).append(_Left(name, directory))
 
     def resume(
         self, copies: Sequence[Copy], logs: Mapping[TopicIdPartition, Log], directories: Sequence[LogDirectory]
     ) -> None:
-        """Take up the copies that the start has met: a decided move is finished, one that was not goes on.
+        """Resume the copies found at start: decided moves are finished, undecided ones continue.
 
-        ``logs``: those that the start has found; ``directories``: those in service. A copy whose log is out of service
-        waits on disk.
+        ``logs``: the logs found at start; ``directories``: those in service. Copies of logs that are out of service
+        wait on disk.
         """
         if copies or self._left:
             self._make_durable(directories)
@@ -346,8 +347,8 @@ class LogMoves:
                 continue
 
     def _make_durable(self, directories: Sequence[LogDirectory]) -> None:
-        """Have the names that the start has met on disk before anything is done by them. A process that was killed may
-        not have come to that, and what a loss of power undoes later was not decided."""
+        """Make the names found at start durable before acting on them. A killed process may not have synced them, and a
+        move that a power loss can undo is not decided."""
         for directory in directories:
             try:
                 self._files.fsync_dir(directory.path)
@@ -380,7 +381,7 @@ class LogMoves:
             raise target.fail(error) from error
 
     def _remove(self, left: _Left) -> None:
-        """Have a move's directory go, durably: a copy that came back would be taken for one that is wanted."""
+        """Remove a move's directory, durably: a copy that came back would look like a wanted one."""
         path = f"{left.path}{DELETE_SUFFIX}"
         try:
             self._files.rename(left.path, path)

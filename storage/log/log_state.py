@@ -1,4 +1,4 @@
-"""A log's state and durability: the part of :class:`tidelog.storage.log.log.Log` below appends and reads."""
+"""A log's state and durability, below the appends and reads of :class:`tidelog.storage.log.log.Log`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidelog.storage.segments.log_read import ReadHints
 from tidelog.storage.segments.segment_chain import SegmentChain
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
-"""Log between two producer snapshots at a flush; bounds what is replayed after a crash."""
+"""Bytes of log between two producer snapshots at flushes; bounds the replay after a crash."""
 
 
 class LogOwner(Protocol):
@@ -26,23 +26,24 @@ class LogOwner(Protocol):
 
     @property
     def failure(self) -> LogDirFailed | None:
-        """Why the directory is out of service."""
+        """The error that took the directory out of service."""
 
     def fail(self, cause: OSError) -> LogDirFailed:
-        """Take the directory out of service; returns what to raise."""
+        """Take the directory out of service; return the exception to raise."""
 
     def store_points(self) -> None:
         """Store all logs' recovery points and start offsets, durably. Raises ``OSError``."""
 
     def lower_clean_offset(self, name: TopicPartition, offset: int) -> None:
-        """Before a log is cut off at ``offset``: it is clean up to there at most, durably. Raises ``OSError``."""
+        """Note, durably, that a log is clean up to ``offset`` at most, before it is truncated there. Raises
+        ``OSError``."""
 
     def remove_later(self, path: str, delay_ms: int) -> None:
         """Remove a file or directory after a while."""
 
 
 class LogState:
-    """Identity, extent, durability and end of a log."""
+    """Identity, extent and durability of a log, and how it closes."""
 
     __slots__ = (
         "_chain",
@@ -90,7 +91,7 @@ class LogState:
         self.log_end_offset = loaded.log_end_offset
         self.producers = loaded.producers
         self.lost_end = loaded.lost_end
-        """When it was loaded it ended before what was durable."""
+        """When loaded, it ended before its durable end."""
         self._owner = owner
         self._pool = pool
         self._rng = rng
@@ -104,23 +105,23 @@ class LogState:
             self._delete_later,
             on_disk=loaded.on_disk,
         )
-        # What a killed process did to the names may not be durable, though it is there.
+        # A killed process's name changes may not be durable, though they are visible.
         self._chain.names_changed |= not loaded.was_clean
         self._sparse = loaded.sparse
         self._suspects: dict[int, None] = {}
-        """Offsets at which somebody met damage."""
+        """Offsets at which readers met damage."""
         self._hints = ReadHints()
         self._jitter_ms = self._new_jitter()
         unflushed = loaded.log_end_offset > loaded.recovery_point
         since_ms = loaded.loaded_ms if unflushed else -1
         self._flushes = FlushState(loaded.recovery_point, unflushed_since_ms=since_ms, is_new=is_new)
         self.mendable = True
-        """Whether another replica may have what is damaged here; false once all were asked in vain."""
+        """Whether another replica may have the damaged records; false once all were asked in vain."""
         self.moving = False
-        """Whether it is being moved to another directory, and so not to be compacted."""
+        """Whether it is moving to another directory, and so must not be compacted."""
         self._closed = False
         self._cuts = 0
-        """How often something was cut off at the end: what compaction had begun before is void."""
+        """How often the log's end was truncated: this voids compactions started earlier."""
 
     def __repr__(self) -> str:
         return f"Log({self.name}, offsets {self.log_start_offset}..{self.log_end_offset}, {self._chain.size} bytes)"
@@ -158,8 +159,8 @@ class LogState:
         return self._epochs.entries()
 
     def last_stable_offset(self, high_watermark: Offset) -> Offset:
-        """The high watermark, or where the oldest transaction began that has no marker below it (at the log's start
-        where that has moved past it)."""
+        """Return the high watermark, or the start of the oldest transaction without a marker below it (at least the
+        log's start)."""
         unstable = self.producers.first_unstable_offset(high_watermark)
         if self.producers_lack:
             # A transaction may be open that began there.
@@ -175,18 +176,18 @@ class LogState:
 
     @property
     def producers_lack(self) -> bool:
-        """Whether producers are known in part only, as what they did is damaged and may be mended yet."""
+        """Whether producers' state is incomplete because of damage that may still be mended."""
         lacking = self.producers.lacking_from
         return lacking is not None and self.mendable and lacking >= self.log_start_offset
 
     @property
     def on_disk(self) -> bool:
-        """Whether it has a directory and files. A log that never had a record has none: until then it would not be
-        missed after a loss of power either, and thousands of partitions are made in no time."""
+        """Whether it has a directory and files. A log without records has none: a power loss could not take anything
+        from it, and this makes creating thousands of partitions fast."""
         return self._chain.on_disk
 
     def make_files(self) -> None:
-        """Have a directory and files, before anything is written. Raises :class:`LogDirFailed`."""
+        """Create directory and files before the first write. Raises :class:`LogDirFailed`."""
         if not self._chain.on_disk:
             reserve = self.config.segment_bytes if self.config.preallocate else 0
             try:
@@ -209,7 +210,7 @@ class LogState:
 
     @property
     def is_new(self) -> bool:
-        """Never flushed, so a loss of power may take its directory away, wherever its records begin."""
+        """Whether it was never flushed, so a power loss may take its directory, wherever its records begin."""
         return self._flushes.is_new
 
     @property
@@ -223,27 +224,27 @@ class LogState:
 
     @property
     def acknowledgeable_offset(self) -> Offset:
-        """Before this offset a leader or follower may say that it has the records.
+        """A leader or follower may acknowledge the records before this offset.
 
-        The log's end, unless ``flush.messages`` lets fewer records be unsynced.
+        The log's end, unless ``flush.messages`` allows fewer unsynced records.
         """
         end = self.log_end_offset
         bound = self._flushes.recovery_point + self.config.flush_messages
         return end if end < bound else Offset(bound - 1)
 
     def flush_due(self, now_ms: int) -> bool:
-        """Whether a flush should begin: ``flush.messages``, ``flush.ms``, or a segment that is full."""
+        """Return whether to start a flush: by ``flush.messages``, ``flush.ms``, or a full segment."""
         return self._flushes.due(self.log_end_offset, self.config, now_ms)
 
     def unflushed_for_ms(self, now_ms: int) -> int:
-        """How long the oldest unsynced record has waited."""
+        """Return how long the oldest unsynced record has waited."""
         return self._flushes.waited_ms(now_ms)
 
     def begin_flush(self, *, whole: bool = False) -> FlushJob | None:
-        """The files to sync so that everything in the log now is durable; None if it is, or a flush is under way.
+        """Return the files to sync to make the current log durable; None if it is, or a flush is in progress.
 
-        ``whole``: even if all records are durable, their directory and what merely spares work may not be. Raises
-        :class:`LogDirFailed`.
+        ``whole``: even if all records are durable, because their directory and files that only save work may not be.
+        Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         return self._begin_flush(whole=whole)
@@ -274,9 +275,9 @@ class LogState:
         return job
 
     def finish_flush(self, job: FlushJob) -> None:
-        """Take note of what a job that ran made durable. Raises :class:`LogDirFailed`."""
+        """Note what a finished job made durable. Raises :class:`LogDirFailed`."""
         if job is not self._flushes.job:
-            job.release()  # of the files that the log had before it was moved
+            job.release()  # of the log's files before its move
             return
         if job.error is None:
             self._chain.synced(job.synced)
@@ -289,7 +290,7 @@ class LogState:
             raise self._failed(job.error) from job.error
 
     def flush(self) -> None:
-        """All three steps at once; waits for the disk. Raises :class:`LogDirFailed`."""
+        """Run all three steps; waits for the disk. Raises :class:`LogDirFailed`."""
         self._check_usable()
         self._flush(whole=False)
 
@@ -302,7 +303,7 @@ class LogState:
     # --- Ending --------------------------------------------------------------------------------
 
     def prepare_close(self) -> bool:
-        """Write what spares the next start any search. Returns whether there is anything to sync.
+        """Write everything that saves the next start a search. Returns whether there is anything to sync.
 
         Raises :class:`LogDirFailed`.
         """
@@ -326,7 +327,7 @@ class LogState:
     def close(self, *, synced: bool = False) -> None:
         """Sync everything, so that the next start need not look for the end.
 
-        ``synced``: the whole file system was, since :meth:`prepare_close`. Raises :class:`LogDirFailed`.
+        ``synced``: the whole file system was synced since :meth:`prepare_close`. Raises :class:`LogDirFailed`.
         """
         if self._closed:
             return
@@ -338,12 +339,12 @@ class LogState:
         self.abandon()
 
     def abandon(self) -> None:
-        """Give back file descriptors and do nothing else, as the end of the process would."""
+        """Release file descriptors and do nothing else, as if the process had ended."""
         self._closed = True
         self._chain.close()
 
     def moved_to(self, directory: str) -> None:
-        """The owner renamed the directory of this log, which is closed."""
+        """Note that the owner renamed the directory of this closed log."""
         assert self._closed
         self.directory = directory
 
@@ -362,16 +363,17 @@ class LogState:
     # --- For the parts above -------------------------------------------------------------------
 
     def _producers_snapshot(self) -> bytes | None:
-        """None while one would say too little."""
+        """Return the producers' snapshot; None while it would be incomplete."""
         return None if self.producers_lack else encode_snapshot(self.producers.all())
 
     def _complete_producers(self) -> None:
-        """Damage was mended, or was none: what it hid of producers may be known now. Raises ``OSError``."""
+        """Reload producers after damage was mended, or proved to be none: hidden producers may be known now. Raises
+        ``OSError``."""
         if self.producers.lacking_from is not None:
             self._load_producers(self.log_end_offset)
 
     def _load_producers(self, end: Offset) -> None:
-        """Take the producers anew from what is on disk up to an offset. Raises ``OSError``."""
+        """Reload the producers from disk up to an offset. Raises ``OSError``."""
         former, chain = self.producers, self._chain
         self.producers = load_producers(
             self._pool.files,
@@ -388,7 +390,7 @@ class LogState:
         self.producers.keep_undecided(former, end)
 
     def _before_cut(self, offset: int) -> None:
-        """Before anything from ``offset`` on is cut off: it is no longer known to be durable, or clean."""
+        """Before truncation to ``offset``: lower the durable and clean points."""
         self._cuts += 1
         self._owner.lower_clean_offset(self.name, offset)
         if self._flushes.cut(offset):

@@ -1,8 +1,8 @@
-"""A copy of a segment in which damage is replaced by what another replica has of the same offsets.
+"""A copy of a segment in which another replica's records replace damaged ones, by offset.
 
-The same epoch and offset are the same record on every replica, since one leader alone wrote in an epoch; so what comes
-from elsewhere is taken if it matches its CRC and has the epochs and offsets that are due. The copy is written beside
-the segment as ``….mended`` and takes its place as one that compaction made does (``SegmentChain.replace``).
+An epoch and an offset identify the same record on every replica, since only one leader wrote in an epoch; so records
+from another replica are accepted if they match their CRC and have the expected epochs and offsets. The copy is written
+beside the segment as ``….mended`` and replaces it as a compacted segment would (``SegmentChain.replace``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from tidelog.storage.segments.examination import CHUNK, DamagedRange, Expected, 
 from tidelog.storage.segments.segment import MENDED_SUFFIX, Segment
 
 SLICE_BATCHES: Final = 500
-"""Batches that are copied in one slice."""
+"""Batches copied in one slice."""
 
 
 class Mend:
-    """One segment's copy while it is made: in turn :meth:`copy_up_to` and :meth:`take` or :meth:`leave` for each range
-    of ``damage``, then :meth:`finish`. Everything raises ``OSError`` and may run in another thread, one call at a time.
+    """One segment's copy in progress: for each range of ``damage``, call :meth:`copy_up_to` and then :meth:`take` or
+    :meth:`leave`; at the end, :meth:`finish`. Every method raises ``OSError`` and may run in another thread, one call
+    at a time.
 
-    ``cuts``: how often the log had been cut off. ``kept``: damage that is still in the copy.
+    ``cuts``: how often the log had been truncated. ``kept``: damage that remains in the copy.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Mend:
         self.damage: Sequence[DamagedRange] = segment.damage
         self.kept: list[DamagedRange] = []
         self.due = expected.first_offset
-        """The offset that the copy ends with."""
+        """The end offset of the copy."""
         self._aborted = list(segment.transactions.entries())
         self._files = files
         self._directory = directory
@@ -53,8 +54,8 @@ class Mend:
         return self._copy.size
 
     def copy_up_to(self, position: int) -> bool:
-        """Copy a slice of what is whole; whether that was the last before ``position``. Raises :class:`CorruptBatch`
-        for damage that was not known."""
+        """Copy a slice of undamaged batches; return whether it was the last before ``position``. Raises
+        :class:`CorruptBatch` for unknown damage."""
         if self._file is None:
             self._file = self._files.open(self.segment.log.path)
             self._copy.create()
@@ -77,18 +78,18 @@ class Mend:
         return True
 
     def would_take(self, known: DamagedRange, batches: Sequence[Batch]) -> bool:
-        """Whether what another replica has is what a range begins with."""
+        """Return whether another replica's batches fit the beginning of a range."""
         return self._judge(known, batches, known.first_offset)[1] > known.first_offset
 
     def take(self, known: DamagedRange, batches: Sequence[Batch]) -> None:
-        """Append what another replica has of a range, from :attr:`due` on, as far as it is what is due. No batches: it
-        has nothing more, which compaction may have removed."""
+        """Append another replica's batches to a range, from :attr:`due` on, as far as they are valid there. No batches
+        mean that the other replica has no more, perhaps because of compaction."""
         taken, due = self._judge(known, batches, self.due)
         self._append(taken)
         self.due = due
 
     def _judge(self, known: DamagedRange, batches: Sequence[Batch], due: int) -> tuple[list[Batch], int]:
-        """The batches that may stand in a range from an offset on, and the offset that is due then."""
+        """Return the batches that are valid in a range from an offset on, and the offset that is due then."""
         expected, taken = self._expected, list[Batch]()
         for batch in batches:
             if batch.base_offset >= known.next_offset:
@@ -104,15 +105,15 @@ class Mend:
         else:
             if batches:
                 return taken, due
-        # It goes on behind the range: what of it is missing was compacted away.
+        # The batches continue after the range: missing ones were compacted away.
         return taken, due if expected.dense else known.next_offset
 
     def pass_over(self, known: DamagedRange) -> None:
-        """A range was replaced: go on behind it."""
+        """Continue after a range that was replaced."""
         self._position, self.due = known.end, known.next_offset
 
     def leave(self, known: DamagedRange) -> None:
-        """Copy what could not be replaced as it is, behind what was."""
+        """Copy an irreplaceable range unchanged, after the batches copied so far."""
         assert self._file is not None
         at = self._copy.size
         for position in range(known.position, known.end, CHUNK):
@@ -123,7 +124,7 @@ class Mend:
         self.pass_over(known)
 
     def finish(self) -> None:
-        """Make the copy durable, its indexes with it."""
+        """Make the copy durable, with its indexes."""
         copy = self._copy
         copy.seal()
         files = [copy.log, copy.offsets.file, copy.times.file]
@@ -132,19 +133,19 @@ class Mend:
             files.append(copy.transactions.file)
         for file in files:
             file.get().fdatasync()
-        # With it, what an earlier swap did to names is durable before the next one begins.
+        # This also makes an earlier swap's names durable before the next one begins.
         self._files.fsync_dir(self._directory)
         self.close()
 
     def close(self) -> None:
-        """Give back the files."""
+        """Release the files."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
         self._copy.close()
 
     def drop(self) -> None:
-        """Remove what was copied; what cannot be is removed at the next start."""
+        """Remove the copied files; the next start removes leftovers."""
         self.close()
         copy = self._copy
         for path in (copy.log.path, copy.offsets.file.path, copy.times.file.path, copy.transactions.file.path):

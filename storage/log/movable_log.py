@@ -1,8 +1,9 @@
-"""A move's steps on a log, on the log's own thread: the copy follows the log, and the log goes on in the copy's files.
+"""A move's steps on a log, on the log's own thread: the copy follows the log, and then the log continues in the copy's
+files.
 
-The *copy* is a log of its own in another directory (Kafka: the future log). It appends what it reads from the log, as
-a follower would, so it may be behind after a restart, or ahead of a log that was cut off: :func:`agreed_end` says up to
-where the two hold the same.
+The *copy* is a separate log in another directory (Kafka: the future log). It appends what it reads from the log, as a
+follower would, so it may be behind after a restart, or ahead of a truncated log: :func:`agreed_end` returns the offset
+up to which the two are equal.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _NONE: Final = (NO_LEADER_EPOCH, 0)
 
 
 def agreed_end(one: Entries, other: Entries, start: int, end: int) -> int:
-    """The offset before which two logs hold the same, from ``start`` to the first one's ``end``.
+    """Return the offset before which two logs are equal, from ``start`` to the first one's ``end``.
 
-    Pure. Records of one leader epoch and offset are the same, and so is what is before them (KIP-101).
+    Pure. Records with the same leader epoch and offset are equal, and so is everything before them (KIP-101).
     """
     while end > start:
         mine, others = _entry_at(one, end - 1), _entry_at(other, end - 1)
@@ -49,26 +50,26 @@ class MovableLog(CompactableLog):
 
     @property
     def cuts(self) -> int:
-        """How often something was cut off at the end."""
+        """How often the log's end was truncated."""
         return self._cuts
 
     @property
     def is_sparse(self) -> bool:
-        """Whether there are gaps between its offsets."""
+        """Whether its offsets have gaps."""
         return self._sparse
 
     def hold_still(self, *, moving: bool) -> None:
-        """While it is moved, a log is not compacted: a tombstone could go before it is copied, and what it deletes
-        would be back. (Kafka: ``LogManager.abortAndPauseCleaning``.)"""
+        """Pause or resume compaction for a move: a tombstone could go before it is copied, and the records that it
+        deletes would come back. (Kafka: ``LogManager.abortAndPauseCleaning``.)"""
         self.moving = moving
         if moving:
-            self._cuts += 1  # a pass that runs is void
+            self._cuts += 1  # invalidates a running pass
 
     def become_copy_of(self, log: MovableLog) -> None:
-        """Know all that ``log`` knows, which ends at the same offset, and have it on disk, durably.
+        """Take over all state of ``log``, which ends at the same offset, and make it durable.
 
-        Producers of which no records are left, and epochs without records, cannot be learnt from what was copied.
-        Raises :class:`LogDirFailed`.
+        Producers and epochs without remaining records cannot be learned from the copied data. Raises
+        :class:`LogDirFailed`.
         """
         assert (self.log_start_offset, self.log_end_offset) == (log.log_start_offset, log.log_end_offset)
         self._check_usable()
@@ -88,7 +89,7 @@ class MovableLog(CompactableLog):
         assert self.recovery_point == end, f"{self.name} is not durable up to {end}"
 
     def go_on_as(self, copy: MovableLog, owner: LogOwner) -> None:
-        """Leave the files for those of a copy, which is void from now on. Readers keep the old ones open."""
+        """Switch to the files of a copy, which is void from now on. Readers keep the old ones open."""
         former = self._chain
         self._hints.clear()
         self._suspects.clear()
@@ -104,6 +105,6 @@ class MovableLog(CompactableLog):
         former.close()
 
     def renamed_to(self, directory: str) -> None:
-        """The owner renamed the directory of this log, which stays in service."""
+        """Note that the owner renamed the directory of this log, which stays in service."""
         self.directory = directory
         self._chain.renamed_to(directory)

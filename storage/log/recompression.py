@@ -1,4 +1,4 @@
-"""Storing batches in the topic's codec where it names one (``compression.type`` other than ``producer``)."""
+"""Stores batches in the topic's codec if it names one (``compression.type`` other than ``producer``)."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _LENGTH_AT = 8
 
 
 def in_topics_codec(config: TopicConfig, batches: Sequence[Batch]) -> Sequence[Batch] | Refusal:
-    """Return the batches in the codec that the topic asks for; those that are in it are left as they are.
+    """Return the batches in the topic's codec; those that already use it are unchanged.
 
-    Records stay the same byte for byte. Refusals: CORRUPT_MESSAGE for what cannot be unpacked,
-    MESSAGE_TOO_LARGE for a batch that is too large in the other codec (Kafka's ``UnifiedLog.append``).
+    Records stay the same, byte for byte. Refusals: CORRUPT_MESSAGE if decompression fails, MESSAGE_TOO_LARGE if a batch
+    is too large in the new codec (Kafka's ``UnifiedLog.append``).
     """
     name = config.compression_type
     kind = Compression.NONE if name == UNCOMPRESSED else Compression.from_name(name)

@@ -1,24 +1,23 @@
-"""Taking up a partition's directory: what its files say, and what of it still holds after a crash.
+"""Loads a partition's directory, and decides which of its data is valid after a crash.
 
-The rules, in the order in which they are applied:
+The rules, in the order of their application:
 
-- files marked as deleted, unfinished files, indexes without a log, and segments that end at or before the
-  log start offset go;
-- a segment that was to take the place of others takes it (``….log.swap``: see ``SegmentChain.replace``);
-- everything before the *recovery point* was synced and is taken as it is. After a clean shutdown that is
-  the whole log;
-- from there on the log is read batch by batch. It ends at the first thing that is no whole batch with the
-  right CRC, the offset that is due, and a leader epoch not below the one before; what follows goes,
-  durably, so that it can never come back;
-- what holds behind the recovery point is written again, so that the next sync writes it;
-- indexes are made anew behind the recovery point; before it they are mended when they are used;
-- leader epochs behind the recovery point come from the batches, as does all of it if the file is missing;
-- producers come from the newest readable snapshot within the log and from the batches behind it;
-- the index of aborted transactions is believed up to the recovery point; from there on it comes from the log,
-  as transactions end in the batches behind a snapshot before that point.
+- files marked as deleted, unfinished files, indexes without a log, and segments that end at or before the log start
+  offset are removed;
+- a pending replacement of segments is finished (``….log.swap``: see ``SegmentChain.replace``);
+- everything before the *recovery point* was synced and is trusted. After a clean shutdown that is the whole log;
+- from there on the log is read batch by batch. It ends at the first data that is not a whole batch with the right CRC,
+  the expected offset, and a leader epoch not below the previous one; the rest is removed, durably, so that it can never
+  come back;
+- valid data after the recovery point is written again, so that the next sync writes it;
+- indexes are rebuilt after the recovery point; before it they are repaired on use;
+- leader epochs after the recovery point come from the batches, and all of them do if the file is missing;
+- producers come from the newest readable snapshot within the log and from the batches after it;
+- the index of aborted transactions is trusted up to the recovery point; from there on it is rebuilt from the log: the
+  replay begins at a snapshot before that point, so it sees where transactions end.
 
-Source: Kafka's ``LogLoader`` and ``LogSegment.recover``, except that a recovery point may lie within a
-segment here, and that an unsynced epoch file is never believed.
+Source: Kafka's ``LogLoader`` and ``LogSegment.recover``, except that a recovery point may lie within a segment here,
+and that an unsynced epoch file is never trusted.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from tidelog.storage.segments.segment import (
 from tidelog.storage.segments.transaction_index import AbortedTransaction
 
 WRITTEN_BYTES: Final = 1 << 20
-"""Bytes that are written again at a time."""
+"""Bytes rewritten at a time."""
 SPARSE_MARK: Final = "sparse-offsets"
 """An empty file: this log has gaps between its offsets (a compacted log, or a copy of one)."""
 _UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX, MENDED_SUFFIX)
@@ -67,11 +66,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LoadedLog:
-    """A log as it was found.
+    """A log as loaded.
 
-    ``snapshots``: offsets of the producer snapshots on disk, rising. ``was_clean``: it was closed as it is.
-    ``lost_end``: it ends before what was durable: the disk has lost it.
-    ``on_disk``: it has a directory and files.
+    ``snapshots``: offsets of the producer snapshots on disk, rising. ``was_clean``: it was closed in this state.
+    ``lost_end``: it ends before its durable end; the disk lost data. ``on_disk``: it has a directory and files.
     ``loaded_ms``: when that was.
     """
 
@@ -90,7 +88,7 @@ class LoadedLog:
 
 
 def new_log(pool: HandlePool, directory: str, offset: int, producers_max: int, now_ms: int) -> LoadedLog:
-    """A log that begins at ``offset`` and of which nothing is on disk yet."""
+    """Return a log that begins at ``offset`` and has nothing on disk yet."""
     segment = Segment(pool, directory, offset, 0, now_ms)
     segment.transactions.start_empty()
     segment.start_empty()
@@ -127,7 +125,7 @@ class _Loader:
         self.sparse = False
         self.names_changed = False
         self.has_markers = False
-        """There are control batches behind the recovery point."""
+        """There are control batches after the recovery point."""
 
     # --- What is there ---------------------------------------------------------------------------
 
@@ -158,12 +156,12 @@ class _Loader:
                 logger.warning("%s: taking the leader epochs from the log: %s", self.directory, error)
 
     def finish_swaps(self, names: set[str]) -> None:
-        """Put cleaned segments into the places of those that they hold the records of, as far as that is to be done.
+        """Finish pending replacements of segments by cleaned ones.
 
-        A kill in the midst of it is no different from the first: the segment bears its name last, when all
-        that it replaces is durably gone.
+        A kill during this leaves the same state to finish: the segment gets its name last, when everything that it
+        replaces is durably gone.
         """
-        # A killed process's renames may not be durable yet, and removals must not be before them.
+        # A killed process's renames may not be durable yet, and removals must not become durable before them.
         self.files.fsync_dir(self.directory)
         for base in sorted(_offsets(names, LOG_SUFFIX + SWAP_SUFFIX), reverse=True):
             size = self.files.size(f"{self.directory}/{file_name(base, LOG_SUFFIX + SWAP_SUFFIX)}")
@@ -181,7 +179,7 @@ class _Loader:
                     self._take_out(names, file_name(old, suffix))
             for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
                 self._take_out(names, file_name(base, suffix))
-            # The index of transactions cannot be made anew: the one there may be the copy's already.
+            # The transaction index cannot be rebuilt: the existing one may already be the copy's.
             transactions = f"{self.directory}/{file_name(base, TXN_INDEX_SUFFIX)}"
             if file_name(base, TXN_INDEX_SUFFIX + SWAP_SUFFIX) in names:
                 self.files.rename(transactions + SWAP_SUFFIX, transactions)
@@ -209,7 +207,7 @@ class _Loader:
     # --- Where it ends -----------------------------------------------------------------------------
 
     def resume(self) -> int:
-        """The end of a log that was closed cleanly. Raises :class:`CorruptBatch` if it was not."""
+        """Return the end of a log that was closed cleanly. Raises :class:`CorruptBatch` if it was not."""
         last = self.segments[-1]
         if not last.size:
             last.start_empty()
@@ -217,7 +215,7 @@ class _Loader:
         return last.resume(last.undoubted(), self.config.index_interval_bytes)
 
     def recover(self, recovery_point: int) -> int:
-        """Find where the log holds no more, cut it there, and return that offset."""
+        """Find the end of the valid data, truncate the log there, and return that offset."""
         segments = self.segments
         first = max((n for n, segment in enumerate(segments) if segment.base_offset <= recovery_point), default=0)
         self.epochs.truncate_from_end(recovery_point)
@@ -245,7 +243,7 @@ class _Loader:
                     problem,
                 )
                 self._drop_from(number + 1)
-                # In a log with gaps, a later segment that came back would fit behind the cut.
+                # In a log with gaps, a later segment that came back would fit after the truncation point.
                 self.sync_names()
                 file = segment.log.get()
                 file.truncate(position)
@@ -257,8 +255,8 @@ class _Loader:
         return end
 
     def resume_damaged(self, end_offset: int) -> bool:
-        """The same for a log that was closed cleanly at ``end_offset`` and whose last segment the disk has spoiled
-        since: the damage is remembered, nothing is cut off. False if that cannot be said of it."""
+        """Like :meth:`resume`, for a log closed cleanly at ``end_offset`` whose last segment was damaged since: the
+        damage is remembered, nothing is truncated. False if this does not apply."""
         last = self.segments[-1]
         if end_offset <= last.base_offset or not last.size:
             return False
@@ -269,7 +267,7 @@ class _Loader:
         return last.resume(last.undoubted(), self.config.index_interval_bytes) <= end_offset and bool(found)
 
     def _damage_before(self, segment: Segment, recovery_point: int, epochs: LeaderEpochs) -> list[DamagedRange]:
-        """The damage in what was durable of a segment, as far as something whole follows; else the log ends there."""
+        """Return the damage in a segment's durable part, if valid data follows; otherwise the log ends there."""
         number = self.segments.index(segment)
         following = self.segments[number + 1].base_offset if number + 1 < len(self.segments) else OFFSET_MAX
         expected = Expected(segment.base_offset, following, not self.sparse, epochs, recovery_point)
@@ -287,7 +285,7 @@ class _Loader:
         segment.damage += tuple(found)
 
     def _recover_segment(self, segment: Segment, recovery_point: int, due: int) -> tuple[int, int, str | None]:
-        """Returns position and offset of the end of what holds, and why it does not go on."""
+        """Return position and offset of the valid end, and why the log does not continue."""
         due = max(due, segment.base_offset)
         if segment.base_offset >= recovery_point:
             segment.forget_indexes()
@@ -302,7 +300,7 @@ class _Loader:
         damage = self._damage_before(segment, recovery_point, LeaderEpochs(epochs if self.epochs_known else ()))
         if not damage:
             return position, end, problem
-        # Where it showed is not where it is: a wrong header shows in the batch behind it.
+        # The damage may be earlier than where it shows: a wrong header shows in the batch after it.
         self._damaged(segment, damage)
         self.epochs = LeaderEpochs(epochs)
         self.epochs.dirty = True
@@ -314,8 +312,9 @@ class _Loader:
         return self._walk_segment(segment, start, segment.size, recovery_point, due)
 
     def _write_again(self, segment: Segment, recovery_point: int, end: int) -> None:
-        """Have the next sync write what lies behind the recovery point. If a sync failed and the machine went on, these
-        bytes may be in the system's memory alone, and no later sync would write them (Linux marks such pages clean)."""
+        """Make the next sync write everything after the recovery point. If a sync failed and the machine kept running,
+        these bytes may be only in the system's memory, and no later sync would write them (Linux marks such pages
+        clean)."""
         entry = segment.offsets.floor(recovery_point - 1 - segment.base_offset)
         file, position = segment.log.get(), segment.offsets.entry(entry)[1] if entry >= 0 else 0
         while position < end:
@@ -350,9 +349,9 @@ class _Loader:
         return position, due, None
 
     def _cut_transactions(self, segment: Segment, offset: int) -> None:
-        """Leave what was durable of the index of transactions: the entries of markers before ``offset``.
+        """Keep the durable part of the transaction index: the entries of markers before ``offset``.
 
-        Behind them the power may have left anything, also part of an entry that seems to be one of them.
+        After a power loss anything may follow them, even part of an entry that looks valid.
         """
         index = segment.transactions
         changed = index.cut(offset)
@@ -361,7 +360,7 @@ class _Loader:
                 index.drop_last()
                 changed = True
         if changed:
-            # Durably: what came back later would be before a recovery point.
+            # Durably: entries that came back later would lie before a recovery point.
             index.file.get().fdatasync()
 
     def _has_marker(self, segment: Segment, entry: AbortedTransaction) -> bool:
@@ -375,7 +374,8 @@ class _Loader:
         return False
 
     def _walk(self, segment: Segment, position: int, stop: int, recovery_point: int) -> Iterator[tuple[int, Batch]]:
-        """All batches between two positions; from the one that reaches the recovery point on whole and checked."""
+        """Yield all batches between two positions; from the one that reaches the recovery point on, whole and
+        checked."""
         if segment.base_offset < recovery_point:
             for found, batch in walk_headers(segment.log, position, stop):
                 if batch.next_offset >= recovery_point:
@@ -385,8 +385,8 @@ class _Loader:
         yield from walk_whole(segment.log, position, stop)
 
     def _continues(self, base_offset: int, end: int, recovery_point: int) -> bool:
-        """Whether a segment may come after one that ends at ``end``. A gap between the two is the lost tail of the
-        first, unless all of that was durable."""
+        """Return whether a segment may follow one that ends at ``end``. A gap between the two is the lost tail of the
+        first, unless that whole part was durable."""
         return base_offset == end or (self.sparse and end < base_offset <= recovery_point)
 
     def _follows(self, offset: int, due: int) -> bool:
@@ -405,9 +405,9 @@ class _Loader:
                 logger.warning("%s: leader epochs are incomplete: %s", segment.log.path, error)
 
     def complete_epochs(self, start: int) -> None:
-        """Have the epochs reach back to the log's start, from which they were cut off if it has moved back.
+        """Extend the epochs back to the log's start, if it has moved back past the first of them.
 
-        That happens when the start had moved on and the machine lost power before it was stored.
+        That happens if the start had advanced and the machine lost power before it was stored.
         """
         entries = self.epochs.entries()
         if entries and entries[0][1] > start:
@@ -419,7 +419,7 @@ class _Loader:
             self.epochs.dirty = True
 
     def _drop_from(self, number: int) -> None:
-        """Remove segments from ``number`` on, the newest first, so that what is left is always a log."""
+        """Remove segments from ``number`` on, the newest first, so that the rest is always a log."""
         while len(self.segments) > number:
             segment = self.segments.pop()
             segment.close()
@@ -434,8 +434,8 @@ class _Loader:
             self.names_changed = False
 
     def restart_at(self, offset: int) -> None:
-        """With an empty segment. What producers had done by then is not known: a transaction that an older snapshot
-        has open may have ended in what is lost."""
+        """Restart with an empty segment. Producers' state at that offset is unknown: a transaction that is open in an
+        older snapshot may have ended in the lost part."""
         self._drop_from(0)
         while self.snapshots:
             self.remove(file_name(self.snapshots.pop(), SNAPSHOT_SUFFIX))
@@ -457,7 +457,7 @@ def load_log(
     producers_max: int,
     now_ms: int,
 ) -> LoadedLog:
-    """Take up a partition's directory, which must exist. Raises ``OSError``.
+    """Load a partition's directory, which must exist. Raises ``OSError``.
 
     ``recovery_point`` and ``log_start_offset`` are as checkpointed, 0 if they were not.
     """
@@ -472,7 +472,7 @@ def load_log(
         try:
             end = loader.resume()
             if end != recovery_point:
-                # No CRC covers the offset of the last batch, but the stop has stored where the log ended.
+                # No CRC covers the offset of the last batch, but the stop stored where the log ended.
                 found, end = end, -1
                 raise CorruptBatch(f"expected the log to end at offset {recovery_point}, found {found}")
             was_clean = True
@@ -521,7 +521,7 @@ def load_log(
 
 
 def _offsets(names: set[str], suffix: str) -> list[int]:
-    """Offsets of the files of that suffix that bear Kafka's 20 digits."""
+    """Return the offsets of files with that suffix whose names have Kafka's 20 digits."""
     cut = len(suffix)
     stems = (name[:-cut] for name in names if name.endswith(suffix) and len(name) == 20 + cut)
     return [int(stem) for stem in stems if stem.isascii() and stem.isdigit()]

@@ -1,4 +1,4 @@
-"""Checks of batches before a log takes them. Pure."""
+"""Checks batches before a log appends them. Pure."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tidelog.proto.records.validation import validate_for_append
 from tidelog.storage.producers.state import ProducerStates
 
 KEYLESS_NAMED_MAX: Final = 10_000
-"""Most records of a batch that a refusal names one by one."""
+"""Most records of a batch that a refusal names individually."""
 
 
 class Origin(enum.Enum):
-    """The origin of the batches that a leader appends."""
+    """Where a leader's new batches come from."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """A coordinator of this node: its batches are not validated; markers are judged by their epochs."""
+    """A coordinator of this node: its batches are not validated; markers are checked by their epochs."""
 
 
 class LogAppend(NamedTuple):
     """An append's place in the log.
 
-    ``base_offset`` is that of the first batch and ``last_offset`` the last record's of the last one.
-    ``append_time_ms`` is -1 unless the topic stamps its own time. ``duplicate``: nothing was written, the
-    offsets are those of the first time. Where an append held both new batches and duplicates that do not
-    lie next to each other, ``base_offset`` is -1: stored, at offsets that one number cannot tell.
+    ``base_offset`` is that of the first batch and ``last_offset`` the last record's of the last one. ``append_time_ms``
+    is -1 unless the topic stamps its own time. ``duplicate``: nothing was written, and the offsets are those of the
+    first append. If an append held both new batches and duplicates that are not adjacent, ``base_offset`` is -1:
+    stored, but at offsets that one number cannot express.
     """
 
     base_offset: Offset
@@ -47,9 +47,9 @@ class LogAppend(NamedTuple):
 
 
 def refuse_client(config: TopicConfig, batches: Sequence[Batch], now_ms: int | None) -> Refusal | None:
-    """Why a leader must not append a client's batches; ``now_ms`` is None where their times do not count.
+    """Return why a leader must not append a client's batches; ``now_ms`` is None if their times do not count.
 
-    Records are looked at for compacted topics alone, which take none without a key (Kafka's ``LogValidator``).
+    Records are checked for compacted topics alone, which reject records without a key (Kafka's ``LogValidator``).
     """
     for batch in batches:
         refusal = validate_for_append(
@@ -90,7 +90,7 @@ def _refuse_keyless(batch: Batch) -> Refusal | None:
 
 
 def refuse_coordinator(producers: ProducerStates, batches: Sequence[Batch]) -> Refusal | None:
-    """Why a leader must not append a coordinator's markers: a later epoch has spoken."""
+    """Return why a leader must not append a coordinator's markers: a later epoch is known."""
     for batch in batches:
         if batch.is_control:
             marker = decode_control(batch)
@@ -101,7 +101,7 @@ def refuse_coordinator(producers: ProducerStates, batches: Sequence[Batch]) -> R
 
 
 class FollowerBatches(NamedTuple):
-    """Those of a leader's batches that a follower is to append; ``has_gap``: their offsets are not dense."""
+    """A leader's batches that a follower must append; ``has_gap``: their offsets are not dense."""
 
     batches: list[Batch]
     has_gap: bool
@@ -110,10 +110,10 @@ class FollowerBatches(NamedTuple):
 def select_for_follower(
     data: Buffer, *, due: int, epoch: int, epoch_max: int | None, is_empty: bool, gaps: bool
 ) -> FollowerBatches | Refusal:
-    """Judge what a leader sent to a follower whose log ends at ``due`` with an epoch of ``epoch``.
+    """Select from a leader's data for a follower whose log ends at ``due`` in ``epoch``.
 
-    Left out: batches before ``due``, and all from the first one of an epoch over ``epoch_max`` on. Into an
-    empty log the first batch may begin before ``due``. ``gaps``: offsets may leave some out.
+    Leaves out batches before ``due``, and everything from the first batch with an epoch above ``epoch_max`` on. In an
+    empty log the first batch may begin before ``due``. ``gaps``: offsets may have gaps.
     """
     found: list[Batch] = []
     has_gap = False
@@ -143,7 +143,7 @@ def select_for_follower(
 
 
 def joint_base(batches: Sequence[Batch], known: Sequence[Offset], fresh: Offset) -> Offset:
-    """The first batch's offset, if the others follow it in the log; else -1. ``fresh``: where new ones begin."""
+    """Return the first batch's offset if the others follow it in the log; else -1. ``fresh``: where new ones begin."""
     first = due = -1
     for batch, found in zip(batches, known, strict=True):
         offset = int(found)

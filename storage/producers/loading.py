@@ -1,7 +1,7 @@
-"""A partition's producers from what is on disk: the newest good snapshot, and the batches behind it.
+"""Loads a partition's producers from disk: the newest valid snapshot, and the batches after it.
 
-Each of those is checked as the scrub checks it: a wrong one would give the partition producers that it never had. What
-is damaged is passed over, remembered by its segment, and said of the state (``ProducerStates.lacking_from``).
+Each batch is checked as the scrub checks it: a wrong one would give the partition producers that it never had. Damage
+is skipped, remembered by its segment, and noted in the state (``ProducerStates.lacking_from``).
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def load_producers(
 ) -> ProducerStates:
     """Return the producers as of the log's end. Raises ``OSError``.
 
-    ``snapshots`` are offsets of the files there, rising; those beyond the end and unreadable ones are taken
-    out of it and handed to ``remove`` by name. Producers found by replay count as used at ``now_ms``.
+    ``snapshots`` are the rising offsets of existing files; those past the end and unreadable ones are taken out and
+    passed to ``remove`` by name. Producers found by replay count as last used at ``now_ms``.
 
-    ``reindex_from``: the segments' indexes of aborted transactions, which hold nothing from that offset on, get
-    what the log has there. The replay begins early enough for that.
+    ``reindex_from``: the segments' transaction indexes, empty from that offset on, are filled from the log. The replay
+    begins early enough for that.
     """
     while snapshots and snapshots[-1] > log_end_offset:
         remove(file_name(snapshots.pop(), SNAPSHOT_SUFFIX))
     start = segments[0].base_offset
     states = ProducerStates(producers_max=producers_max)
-    # One from before the first segment says nothing of what happened in between: a transaction that it has open may
-    # have ended there, and would never end again.
+    # A snapshot from before the first segment misses what happened in between: a transaction that it shows as open may
+    # have ended there, and would stay open forever.
     usable = [offset for offset in snapshots if start <= offset and (reindex_from is None or offset <= reindex_from)]
     while usable:
         offset = usable.pop()
@@ -103,14 +103,14 @@ def _replay(
 
 
 def aborted_entry(ended: CompletedTransaction) -> AbortedTransaction:
-    """An aborted transaction's entry in the index of transactions."""
+    """Return an aborted transaction's entry for the transaction index."""
     return AbortedTransaction(ended.first_offset, ended.producer_id, ended.last_offset, ended.last_stable_offset)
 
 
 def apply_batch(states: ProducerStates, batch: Batch, base_offset: int, now_ms: int) -> CompletedTransaction | None:
-    """Note a batch with a producer id that stands in the log at ``base_offset``.
+    """Note a batch with a producer id at ``base_offset`` of the log.
 
-    Returns the transaction that it ended, if it did. Raises :class:`CorruptBatch` for a control batch that is none.
+    Returns the transaction that it ended, if any. Raises :class:`CorruptBatch` for an invalid control batch.
     """
     if not batch.is_control:
         states.apply(

@@ -1,11 +1,10 @@
 """The content of ``.snapshot`` files: a partition's producers as of an offset.
 
-Layout, big-endian: version i16 = 1, CRC-32C u32 of all that follows, count i32, then per producer id i64,
-epoch i16, last sequence i32, last offset i64, offset delta i32 (records of the last run less one),
-timestamp i64, coordinator epoch i32, first offset of the open transaction i64. So far it is Kafka's
-``ProducerSnapshot`` version 1, which keeps one batch per producer. What follows Kafka's reader passes
-over: the older runs, count i32, then per run producer id i64, sequence i32, offset i64, count i32. Without
-them a duplicate of anything but the last run could not be answered after a restart.
+Layout, big-endian: version i16 = 1, CRC-32C u32 of all that follows, count i32, then per producer id i64, epoch i16,
+last sequence i32, last offset i64, offset delta i32 (records of the last run less one), timestamp i64, coordinator
+epoch i32, first offset of the open transaction i64. This part is Kafka's ``ProducerSnapshot`` version 1, which keeps
+one batch per producer. Kafka's reader skips the rest: the older runs, count i32, then per run producer id i64, sequence
+i32, offset i64, count i32. Without them, only duplicates of the last run could be recognised after a restart.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _RUN = struct.Struct(">qiqi")
 
 
 class CorruptSnapshot(ValueError):
-    """Bytes that are no producer snapshot; the text says what was expected and found."""
+    """Bytes that are not a producer snapshot; the text says what was expected and found."""
 
 
 def encode_snapshot(producers: Iterable[Producer]) -> bytes:
@@ -52,7 +51,7 @@ def encode_snapshot(producers: Iterable[Producer]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[Producer]:
-    """Raises :class:`CorruptSnapshot`."""
+    """Decode a snapshot. Raises :class:`CorruptSnapshot`."""
     if len(data) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshot(f"expected a snapshot of at least {_HEAD.size + _COUNT.size} bytes, found {len(data)}")
     version, crc = _HEAD.unpack_from(data)

@@ -1,7 +1,7 @@
 """One partition's knowledge of its idempotent producers (KIP-98). Pure.
 
-A producer numbers its records per partition. For each producer id the partition keeps the epoch, the
-sequence numbers of what was appended last, and where an open transaction began:
+A producer numbers its records per partition. For each producer id the partition keeps the epoch, the sequence numbers
+of the last appends, and the start of an open transaction:
 
 ====================================  =========================================================
 a batch of producer *p*, epoch *e*    outcome
@@ -32,12 +32,12 @@ anything else                         appended, also where nothing is open; *e* 
 ====================================  =========================================================
 
 Source: KIP-1228 for the third rule of markers, else Kafka 4's ``ProducerStateManager``, ``ProducerAppendInfo``,
-``ProducerStateEntry``. Two things differ. Kafka remembers the last five *batches*; here they are the last
-:data:`RUNS_KEPT` *runs* of batches that followed one another in sequence and in offset, since our frames carry
-several batches of a partition at once: five requests in flight are covered however they were cut, and a duplicate
-is known by falling into a run. And Kafka counts a producer's idle time by its records' timestamps alone, which
-forgets at once a producer of old records; here a producer is kept for the expiration time after its last
-append by this replica's clock, and one found by replaying the log counts as used then.
+``ProducerStateEntry``. Two things differ. Kafka remembers the last five *batches*; this class keeps the last
+:data:`RUNS_KEPT` *runs* of batches with consecutive sequences and offsets, since our frames may carry several batches
+of a partition: this covers five requests in flight, however they were split, and a batch within a run is a duplicate.
+And Kafka measures a producer's idle time by its records' timestamps alone, which immediately forgets a producer of old
+records; here a producer is kept for the expiration time after its last append by this replica's clock, and one found by
+replaying the log counts as used then.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tidelog.proto.records.batches import Batch
 RUNS_KEPT: Final = 5
 SEQUENCE_MAX: Final = 0x7FFF_FFFF
 RUN_RECORDS_MAX: Final = 1 << 30
-"""A run is closed before its sequences could wrap onto themselves."""
+"""A run is closed before its sequences could wrap around to its own."""
 PRODUCERS_MAX: Final = 100_000
 """Default of ``producer.ids.max``."""
 
@@ -61,7 +61,7 @@ _SEQUENCES: Final = SEQUENCE_MAX + 1
 
 
 class Run(NamedTuple):
-    """``length`` records that follow one another both in sequence and in offset."""
+    """``length`` records with consecutive sequences and offsets."""
 
     sequence: int
     offset: int
@@ -79,7 +79,7 @@ class Run(NamedTuple):
 class Producer:
     """One producer's state; ``runs`` oldest first; ``transaction_offset`` is -1 without an open transaction.
 
-    ``last_used_ms`` is when it last did something, for expiry.
+    ``last_used_ms``: the time of its last activity, for expiry.
     """
 
     __slots__ = ("coordinator_epoch", "epoch", "last_used_ms", "producer_id", "runs", "transaction_offset")
@@ -122,11 +122,11 @@ class Producer:
 
     @property
     def last_sequence(self) -> int:
-        """-1 if nothing but markers is known of this epoch."""
+        """-1 if only markers are known in this epoch."""
         return self.runs[-1].last_sequence if self.runs else -1
 
     def find(self, sequence: int, count: int) -> Offset:
-        """Return where records of this epoch with these sequences lie, -1 if they are not known."""
+        """Return the offset of the records with these sequences in this epoch, -1 if unknown."""
         for run in reversed(self.runs):
             into = (sequence - run.sequence) % _SEQUENCES
             if into + count <= run.length:
@@ -137,7 +137,7 @@ class Producer:
 class CompletedTransaction(NamedTuple):
     """A transaction whose marker was appended at ``last_offset``.
 
-    ``last_stable_offset``: the first offset that was undecided then.
+    ``last_stable_offset``: the first undecided offset at that time.
     """
 
     producer_id: int
@@ -148,8 +148,8 @@ class CompletedTransaction(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """The earliest ``sequence`` under ``epoch`` that has waited for its transaction to be verified. ``seen_ms``: when
-    a batch did so last."""
+    """The earliest ``sequence`` under ``epoch`` that has waited for its transaction to be verified. ``seen_ms``: the
+    last time that a batch did so."""
 
     epoch: int
     sequence: int
@@ -157,11 +157,11 @@ class Waited(NamedTuple):
 
 
 class VerificationGuard:
-    """Stands for "nothing of this producer was appended since"; told from others by identity.
+    """Proof that nothing of this producer was appended since; compared by identity.
 
-    ``ended_from``: markers of that epoch or a later one end what waits behind it. In the second protocol the marker of
-    a transaction has the epoch after it, so that one of the waiting batches' own epoch is the former transaction's: the
-    producer goes on while it is on its way.
+    ``ended_from``: markers of that epoch or a later one end the transaction that waits on the guard. In the second
+    protocol a transaction's marker has the next epoch, so a marker with the waiting batches' own epoch belongs to the
+    previous transaction: the producer continues while that marker is on its way.
     """
 
     __slots__ = ("ended_from",)
@@ -173,8 +173,8 @@ class VerificationGuard:
 class ProducerStates:
     """All producers of one partition, the longest unused first.
 
-    At most ``producers_max`` are kept: for a new one beyond that, the longest unused without an open
-    transaction is forgotten as if it had expired.
+    At most ``producers_max`` are kept: beyond that, a new one replaces the longest unused one without an open
+    transaction, as if that had expired.
     """
 
     __slots__ = ("_ended", "_guards", "_open", "_producers", "_waited", "lacking_from", "producers_max")
@@ -182,12 +182,13 @@ class ProducerStates:
     def __init__(self, producers: Iterable[Producer] = (), *, producers_max: int = PRODUCERS_MAX) -> None:
         self.producers_max = producers_max
         self.lacking_from: Offset | None = None
-        """The first offset that the disk has spoiled where this state comes from: it says nothing of that."""
+        """The first damaged offset in the part of the log that this state comes from: the state does not cover the
+        damage."""
         self._producers: dict[int, Producer] = {}
         self._open: dict[int, int] = {}
         """The first offset of each open transaction, in rising order."""
         self._ended: list[tuple[int, int]] = []
-        """(first offset, marker's offset) of transactions whose marker may not be committed yet, a heap."""
+        """A heap of (first offset, marker's offset) of transactions whose marker may not be committed yet."""
         self._guards: dict[int, VerificationGuard] = {}
         self._waited: dict[int, Waited] = {}
         for producer in sorted(producers, key=lambda each: each.last_used_ms):
@@ -203,7 +204,7 @@ class ProducerStates:
         return self._producers.get(producer_id)
 
     def is_open(self, producer_id: int) -> bool:
-        """Whether this producer has a transaction open here."""
+        """Return whether this producer has an open transaction here."""
         return producer_id in self._open
 
     def all(self) -> Sequence[Producer]:
@@ -215,9 +216,9 @@ class ProducerStates:
         return Offset(next(iter(self._open.values()))) if self._open else None
 
     def first_unstable_offset(self, high_watermark: int) -> Offset | None:
-        """The first offset of the oldest transaction that has no marker below the high watermark.
+        """Return the first offset of the oldest transaction that has no marker below the high watermark.
 
-        Of transactions that ended before this state was loaded, the marker counts as committed. Source:
+        Markers of transactions that ended before this state was loaded count as committed. Source:
         ``ProducerStateManager.firstUnstableOffset``.
         """
         ended = self._ended
@@ -230,45 +231,46 @@ class ProducerStates:
         return self.first_open_offset
 
     def keep_undecided(self, former: ProducerStates, end_offset: int) -> None:
-        """The log was cut off at ``end_offset`` and this state loaded anew: markers that were not committed still are
-        not."""
+        """Keep uncommitted markers undecided after the log was truncated to ``end_offset`` and this state was
+        reloaded."""
         known = {marker for _, marker in self._ended}
         for first, marker in former._ended:
             if marker < end_offset and marker not in known:
                 heapq.heappush(self._ended, (first, marker))
 
     def committed(self, high_watermark: int) -> None:
-        """The high watermark has risen: forget what waited for that."""
+        """Forget transactions that waited for this high watermark."""
         if self._ended:
             self.first_unstable_offset(high_watermark)
 
     # --- The guard of a transaction's first batch ----------------------------------------------------
 
     def guard(self, producer_id: int) -> VerificationGuard | None:
-        """The guard that was set for a producer and that nothing has cleared since."""
+        """Return the guard that was set for a producer, if nothing has cleared it since."""
         return self._guards.get(producer_id)
 
     def set_guard(self, producer_id: int, ended_from: int) -> VerificationGuard:
-        """Begin to watch whether anything of this producer is appended: data, or a marker of ``ended_from`` on.
+        """Watch whether anything of this producer is appended: data, or a marker with epoch ``ended_from`` or later.
 
-        The guard holds until then, :meth:`clear_guard`, or the log is cut off. Source: KIP-890,
+        The guard holds until then, until :meth:`clear_guard`, or until the log is truncated. Source: KIP-890,
         ``VerificationStateEntry``.
         """
         guard = self._guards[producer_id] = VerificationGuard(ended_from)
         return guard
 
     def clear_guard(self, producer_id: int, guard: VerificationGuard) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._guards.get(producer_id) is guard:
             del self._guards[producer_id]
 
     # --- The first batch of an unknown producer ------------------------------------------------------
 
     def waits(self, batch: Batch, now_ms: int) -> None:
-        """A batch of a producer that may be unknown waits to be verified. Where that fails it comes again, and one
-        behind it may come before it: so the earliest sequence is kept until something of the producer is appended.
+        """Note that a batch of a possibly unknown producer waits for verification. If verification fails, the batch is
+        sent again, and a later one may arrive before it: so the earliest sequence is kept until something of the
+        producer is appended.
 
-        Kept for as long, and for as many producers, as the producers themselves. Source: KIP-890,
+        The same limits of time and number apply as for producers. Source: KIP-890,
         ``VerificationStateEntry.maybeUpdateLowestSequenceAndEpoch``.
         """
         producer_id, found = batch.producer_id, Waited(batch.producer_epoch, batch.base_sequence, now_ms)
@@ -287,8 +289,8 @@ class ProducerStates:
     def check(self, batches: Sequence[Batch]) -> Refusal | list[Offset] | None:
         """Judge a client's batches, in the order in which they would be appended.
 
-        Returns ``None`` if all are to be appended; where some are duplicates, a list with each batch's
-        first offset, -1 for those that are new; or why none of them may be. Nothing is changed.
+        Returns ``None`` if all must be appended; if some are duplicates, a list with each batch's first offset, -1 for
+        new ones; or a refusal of them all. Changes nothing.
         """
         found: list[Offset] | None = None
         ahead: dict[int, tuple[int, int, bool]] = {}
@@ -327,9 +329,9 @@ class ProducerStates:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, bears_next_epoch: bool = False
     ) -> Refusal | None:
-        """Judge a transaction marker from a coordinator.
+        """Check a transaction marker from a coordinator.
 
-        ``bears_next_epoch``: it is one of the second protocol, so its epoch is that after the transaction's.
+        ``bears_next_epoch``: it belongs to the second protocol, so its epoch is one above the transaction's.
         """
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -355,7 +357,7 @@ class ProducerStates:
     def apply(
         self, producer_id: int, epoch: int, sequence: int, offset: int, count: int, transactional: bool, now_ms: int
     ) -> None:
-        """Note a data batch that is in the log; what it says is not questioned (a follower, a replay)."""
+        """Note a data batch in the log, without checks (a follower, a replay)."""
         producer = self._take(producer_id, epoch)
         if producer.epoch != epoch:
             producer.epoch = epoch
@@ -384,7 +386,7 @@ class ProducerStates:
     def apply_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, offset: int, *, abort: bool, now_ms: int
     ) -> CompletedTransaction | None:
-        """Note a marker that is in the log. Returns the transaction that it ended, if one was open."""
+        """Note a marker in the log. Returns the transaction that it ended, if one was open."""
         producer = self._take(producer_id, epoch)
         if producer.epoch != epoch:
             producer.epoch = epoch
@@ -426,7 +428,7 @@ class ProducerStates:
         self._waited.clear()
 
     def _take(self, producer_id: int, epoch: int) -> Producer:
-        """Return the producer's state, made if need be, and put it last in the order of use."""
+        """Return the producer's state, created if necessary, and move it to the end of the order of use."""
         producer = self._producers.pop(producer_id, None)
         if producer is None:
             self._waited.pop(producer_id, None)
@@ -444,7 +446,7 @@ class ProducerStates:
 
 
 def _judge(batch: Batch, epoch: int, last_sequence: int, transaction_open: bool) -> Refusal | None:
-    """Judge a batch, not a duplicate, against the state that it would follow."""
+    """Check a batch that is not a duplicate against the state that it would follow."""
     producer_id, sequence = batch.producer_id, batch.base_sequence
     if batch.producer_epoch < epoch:
         return _old_epoch(producer_id, batch.producer_epoch, epoch)
@@ -464,7 +466,7 @@ def _judge(batch: Batch, epoch: int, last_sequence: int, transaction_open: bool)
 
 
 def _is_later(sequence: int, other: int) -> bool:
-    """Whether it comes after the other; sequences begin anew after the last one."""
+    """Return whether a sequence comes after the other; sequences wrap around after the last one."""
     return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
 
 

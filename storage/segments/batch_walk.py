@@ -1,4 +1,4 @@
-"""Going from batch to batch through a segment's log file."""
+"""Walks the batches of a segment's log file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidelog.proto.records.batches import HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, B
 from tidelog.storage.disk.handles import PooledFile
 
 HEADER_CHUNK: Final = 16 * 1024
-"""Bytes read at once where only headers are wanted."""
+"""Bytes read at a time if only headers are needed."""
 WHOLE_CHUNK: Final = 1024 * 1024
-"""Bytes read at once where whole batches are checked; a larger batch is read as one."""
+"""Bytes read at a time if whole batches are checked; a larger batch is read in one piece."""
 _LENGTH_AT = 8
 _MAGIC_AT = 16
 
@@ -30,10 +30,10 @@ def batch_size_at(view: memoryview, at: int, room: int) -> int:
 
 
 def walk_headers(file: PooledFile, position: int, end: int) -> Iterator[tuple[int, Batch]]:
-    """Yield (position, batch) for all batches from ``position`` to ``end``, of which only headers are read.
+    """Yield (position, batch) for all batches from ``position`` to ``end``, reading only headers.
 
-    A yielded batch's ``view`` is not its whole: all but its header's fields is out of bounds. Raises
-    :class:`CorruptBatch` where the next thing is no whole batch.
+    A yielded batch's ``view`` is incomplete: use only its header's fields. Raises :class:`CorruptBatch` if the next
+    data is not a whole batch.
     """
     chunk = memoryview(b"")
     start = position
@@ -52,9 +52,9 @@ def walk_headers(file: PooledFile, position: int, end: int) -> Iterator[tuple[in
 
 
 def walk_whole(file: PooledFile, position: int, end: int) -> Iterator[tuple[int, Batch]]:
-    """Yield (position, batch) as :func:`walk_headers`, with all of each batch's bytes, its CRC checked.
+    """Yield (position, batch) as :func:`walk_headers`, with each batch complete and its CRC checked.
 
-    Raises :class:`CorruptBatch` where the next thing is no whole batch with the right CRC.
+    Raises :class:`CorruptBatch` if the next data is not a whole batch with the right CRC.
     """
     chunk = memoryview(b"")
     start = position

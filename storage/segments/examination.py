@@ -1,12 +1,11 @@
-"""Reading a stretch of a segment to see whether its bytes are what was written.
+"""Checks whether a range of a segment still holds the bytes that were written.
 
-Every batch has a CRC over all but its offset, length, leader epoch and magic; those are held against what
-is known otherwise: the offset against the batch before it, the epoch against the epoch file, the length by what
-follows. Where something is wrong, the damage ends at the next whole batch: the one that the damaged header's
-length leads to, or else the first that a search finds.
+Every batch has a CRC over all but its offset, length, leader epoch and magic. Those are checked by other means: the
+offset by the previous batch, the epoch by the epoch file, the length by the data that follows. Damage ends at the next
+whole batch: the one that the damaged header's length leads to, or else the first that a search finds.
 
-Pure but for the function that reads. In a log with gaps between its offsets (a compacted one) a wrong offset that
-still lies between its neighbours' is not seen.
+Pure, except for the read function. In a log with gaps (a compacted one), a wrong offset that still lies between its
+neighbours goes unnoticed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tidelog.storage.segments.batch_walk import batch_size_at
 from tidelog.storage.segments.leader_epochs import LeaderEpochs
 
 CHUNK: Final = 256 * 1024
-"""Bytes read at once; a larger batch is checked chunk by chunk."""
+"""Bytes read at a time; a larger batch is checked chunk by chunk."""
 OFFSET_MAX: Final = 2**63 - 1
 _MAGIC_AT: Final = 16
 _MAGIC_BYTE: Final = bytes((MAGIC,))
@@ -33,10 +32,10 @@ Read = Callable[[int, int], bytes]
 
 
 class DamagedRange(NamedTuple):
-    """Bytes of a segment that are not what was written, and the offsets that they stand for.
+    """Damaged bytes of a segment, and the offsets that they covered.
 
-    ``position`` and ``end`` are places in the file, ``first_offset`` and ``next_offset`` follow the batch before
-    and precede the one after. ``reason``: what was expected and found.
+    ``position`` and ``end`` are positions in the file; ``first_offset`` follows the previous batch, and the next batch
+    begins at ``next_offset`` or later. ``reason``: what was expected and found.
     """
 
     position: int
@@ -52,7 +51,7 @@ class DamagedRange(NamedTuple):
 
 
 class PlacedBatch(NamedTuple):
-    """A whole batch; of one larger than :data:`CHUNK` the header only."""
+    """A whole batch; for one larger than :data:`CHUNK`, the header only."""
 
     position: int
     batch: Batch
@@ -60,8 +59,8 @@ class PlacedBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The rules that a stretch's batches must keep: from ``first_offset`` up to ``end_offset``, without gaps if
-    ``dense``, each with the epoch that ``epochs`` names, where one is known, which it is before ``epochs_end``."""
+    """The rules for a range's batches: offsets from ``first_offset`` to ``end_offset``, without gaps if ``dense``, each
+    with the epoch in ``epochs``, if known, which it is before ``epochs_end``."""
 
     first_offset: int
     end_offset: int
@@ -70,7 +69,7 @@ class Expected:
     epochs_end: int = OFFSET_MAX
 
     def check(self, batch: Batch, due: int) -> None:
-        """Raise :class:`CorruptBatch` for a batch that is none of those, ``due`` being the offset to go on with."""
+        """Raise :class:`CorruptBatch` for a batch that breaks the rules; ``due`` is the expected offset."""
         base = batch.base_offset
         if base < due or (self.dense and base != due):
             raise CorruptBatch(f"expected offset {due}{'' if self.dense else ' or later'}, found {base}")
@@ -82,11 +81,10 @@ class Expected:
 
 
 def examine(read: Read, start: int, end: int, expected: Expected) -> Iterator[PlacedBatch | DamagedRange | None]:
-    """Yield what lies between two positions, in order; ``start`` must be a batch's.
+    """Yield the batches and damage between two positions, in order; ``start`` must be a batch's position.
 
-    ``None``: a chunk was searched for the end of damage; more follows. In a log with gaps a batch that was
-    yielded turns out to be damaged where the next one contradicts it: the range then begins with it.
-    Raises what ``read`` raises.
+    ``None``: a chunk was searched for the end of damage; more follows. In a log with gaps, the next batch may show that
+    a batch already yielded is damaged: the range then begins with it. Raises what ``read`` raises.
     """
     window = _Window(read, end)
     position, due = start, expected.first_offset
@@ -95,7 +93,7 @@ def examine(read: Read, start: int, end: int, expected: Expected) -> Iterator[Pl
         try:
             batch = window.batch_at(position)
             if not expected.dense and before[1] <= batch.base_offset < due:
-                # Offsets have gaps, so that one which is too high shows only here.
+                # Offsets have gaps, so an offset that is too high shows only here.
                 expected.check(batch, before[1])
                 yield DamagedRange(
                     before[0],
@@ -118,7 +116,7 @@ def examine(read: Read, start: int, end: int, expected: Expected) -> Iterator[Pl
 
 
 def _next_whole(window: _Window, position: int, due: int, expected: Expected) -> Generator[None, None, tuple[int, int]]:
-    """Where the next whole batch lies behind damage, and its offset; the end where there is none."""
+    """Return the position and offset of the next whole batch after damage; the end if there is none."""
     end = window.end
     try:
         following = position + batch_size_at(window.view(position, HEADER_SIZE), 0, end - position)
@@ -132,7 +130,7 @@ def _next_whole(window: _Window, position: int, due: int, expected: Expected) ->
         try:
             chunk = bytes(window.view(at, size))
         except CorruptBatch:
-            break  # the file is shorter than it was
+            break  # the file is shorter than before
         found = chunk.find(_MAGIC_BYTE, _MAGIC_AT)
         while 0 <= found <= size - (HEADER_SIZE - _MAGIC_AT):
             candidate = found - _MAGIC_AT
@@ -157,7 +155,7 @@ def _is_whole(window: _Window, position: int, due: int, expected: Expected) -> b
 
 
 class _Window:
-    """The chunk that is looked at; nothing from ``end`` on is read."""
+    """The chunk under examination; nothing from ``end`` on is read."""
 
     def __init__(self, read: Read, end: int) -> None:
         self.end = end
@@ -166,7 +164,7 @@ class _Window:
         self._start = 0
 
     def view(self, position: int, size: int) -> memoryview:
-        """Raises :class:`CorruptBatch` where the file is shorter than it should be."""
+        """Return bytes of the file. Raises :class:`CorruptBatch` if the file is too short."""
         at = position - self._start
         if at < 0 or at + size > len(self._chunk):
             wanted = min(max(CHUNK, size), self.end - position)
@@ -179,7 +177,7 @@ class _Window:
         return int.from_bytes(self.view(position, 8), "big", signed=True)
 
     def batch_at(self, position: int) -> Batch:
-        """The batch at a position, its CRC checked. Raises :class:`CorruptBatch`."""
+        """Return the batch at a position, its CRC checked. Raises :class:`CorruptBatch`."""
         room = self.end - position
         if room < HEADER_SIZE:
             raise CorruptBatch(f"expected a batch header of {HEADER_SIZE} bytes, found {room} bytes")

@@ -2,14 +2,14 @@
 
 Formats are Kafka's (``OffsetIndex``, ``TimeIndex``), big-endian, entries in rising order:
 
-- ``.index``: 8 bytes, offset relative to the segment's base (i32), position of that batch in the log (i32);
-  the offset is the *last* one of the batch at that position;
+- ``.index``: 8 bytes: offset relative to the segment's base (i32), position of that batch in the log (i32); the offset
+  is the *last* one of the batch at that position;
 - ``.timeindex``: 12 bytes, highest timestamp up to here (i64), last offset of the batch that holds it,
   relative to the base (i32).
 
 Unlike Kafka's, the files are neither mapped nor preallocated: the newest entries wait in memory (at most
-:data:`PENDING_MAX`) and are written in one go; the rest is read from the file when asked for. An index is
-a hint: a reader that follows an entry checks it against the log, and has the index rebuilt if it is wrong.
+:data:`PENDING_MAX`) and are written together; older ones are read from the file on demand. An index is a hint: a reader
+checks an entry against the log, and rebuilds the index if the entry is wrong.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PENDING_MAX: Final = 512
 """Entries that may wait in memory; with Kafka's interval of 4 KiB that is 2 MiB of log or more."""
 _UNKNOWN: Final = -1
 _PAGE: Final = 512
-"""Entries read at once by a lookup."""
+"""Entries that a lookup reads at a time."""
 RELATIVE_MAX: Final = 0x7FFF_FFFF
 """Largest offset relative to a segment's base, and largest position, that an entry can hold."""
 
@@ -31,9 +31,9 @@ RELATIVE_MAX: Final = 0x7FFF_FFFF
 class SparseIndex:
     """Entries of two integers, both rising, in a file plus a tail in memory.
 
-    How many there are is read from the file's size at first use; a torn last entry does not count. What is
-    cut off stays in the file until it is next written, and is taken up again if the same is added anew:
-    to look over an index that is right writes nothing.
+    The file's size gives the number of entries at first use; a torn last entry does not count. Removed entries stay in
+    the file until the next write, and are reused if equal ones are added again: verifying a correct index writes
+    nothing.
     """
 
     ENTRY: ClassVar[struct.Struct]
@@ -48,7 +48,7 @@ class SparseIndex:
         self._page = b""
         self._last: tuple[int, int] | None = None
         self._file_count = _UNKNOWN
-        """Entries in the file, those included that are no longer ours."""
+        """Entries in the file, including those that are no longer valid."""
 
     def __len__(self) -> int:
         if self._in_file < 0:
@@ -57,7 +57,7 @@ class SparseIndex:
 
     @property
     def waiting(self) -> bool:
-        """Whether the file differs from what is ours."""
+        """Whether the file differs from the valid entries."""
         return bool(self._pending) or self._file_count > self._in_file >= 0
 
     def start_empty(self) -> None:
@@ -103,13 +103,13 @@ class SparseIndex:
             self.write_out()
 
     def floor(self, first: int) -> int:
-        """Return the number of the last entry whose first field is at most ``first``, -1 if there is none."""
+        """Return the number of the last entry with a first field of at most ``first``, -1 if there is none."""
         if not len(self):
             return -1
         size = self.ENTRY.size
         if self._in_file < self._count and self.entry(self._in_file)[0] <= first:
             return self._in_file + _floor_in(self._pending, self.ENTRY, first)
-        low, high = 0, (self._in_file + _PAGE - 1) // _PAGE  # pages; the answer lies in [low, high)
+        low, high = 0, (self._in_file + _PAGE - 1) // _PAGE  # pages; the answer is in [low, high)
         while high - low > 1:
             middle = (low + high) // 2
             if self.entry(middle * _PAGE)[0] <= first:
@@ -123,9 +123,9 @@ class SparseIndex:
         return low * _PAGE + _floor_in(page[: len(page) // size * size], self.ENTRY, first)
 
     def last_up_to(self, second: int) -> tuple[int, int] | None:
-        """Return the last entry whose second field is at most ``second``, if there is one.
+        """Return the last entry with a second field of at most ``second``, if there is one.
 
-        An index that lies may answer anything. The page looked at last is kept: readers go on where they were.
+        A wrong index may return anything. The last page is cached: readers continue where they were.
         """
         if not len(self):
             return None
@@ -138,7 +138,7 @@ class SparseIndex:
         if not page or not (
             self.ENTRY.unpack_from(page)[1] <= second < self.ENTRY.unpack_from(page, len(page) - size)[1]
         ):
-            low, high = 0, (self._in_file + _PAGE - 1) // _PAGE  # pages; the answer lies in [low, high)
+            low, high = 0, (self._in_file + _PAGE - 1) // _PAGE  # pages; the answer is in [low, high)
             while high - low > 1:
                 middle = (low + high) // 2
                 if self.entry(middle * _PAGE)[1] <= second:
@@ -158,7 +158,7 @@ class SparseIndex:
         return first, found
 
     def write_out(self, *, create: bool = False) -> None:
-        """Hand the waiting entries to the system. ``create``: the file has to be there even if it is empty."""
+        """Write the waiting entries to the file. ``create``: create the file even if it is empty."""
         if self._in_file < 0 or not (self.waiting or create):
             return
         file = self.file.get(create=True)
@@ -213,7 +213,7 @@ class TimeIndex(SparseIndex):
 
 
 def _floor_in(raw: bytes | bytearray, entry: struct.Struct, value: int, field: int = 0) -> int:
-    """Number of the last entry in ``raw`` whose ``field`` is at most ``value``, -1 if there is none."""
+    """Return the number of the last entry in ``raw`` with a ``field`` of at most ``value``, -1 if there is none."""
     low, high = 0, len(raw) // entry.size
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""Which leader epoch began at which offset, of one partition (KIP-101, KIP-279). Pure.
+"""A partition's leader epochs and the offsets where they begin (KIP-101, KIP-279). Pure.
 
 Source of all rules: Kafka's ``LeaderEpochFileCache``.
 """
@@ -14,7 +14,7 @@ from tidelog.model.ids import NO_LEADER_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 class LeaderEpochs:
     """Entries (epoch, first offset), both strictly rising.
 
-    ``latest`` is the last epoch, -1 without any. Every change sets ``dirty``; the caller clears it after it has stored
+    ``latest`` is the last epoch, -1 without any. Every change sets ``dirty``; the caller clears it after storing
     :meth:`entries`.
     """
 
@@ -35,7 +35,7 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start: int) -> bool:
-        """Note that ``epoch`` began at ``start``; entries that contradict it go. Returns whether anything changed."""
+        """Note that ``epoch`` began at ``start``; removes contradicting entries. Returns whether anything changed."""
         epochs, starts = self._epochs, self._starts
         if epochs and epochs[-1] == epoch and starts[-1] <= start:
             return False
@@ -48,9 +48,9 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[LeaderEpoch, Offset]:
-        """Return the largest epoch known that is at most ``epoch``, and where it ended; (-1, -1) if unknown.
+        """Return the largest known epoch up to ``epoch``, and its end offset; (-1, -1) if unknown.
 
-        For an epoch below all known ones: itself, and the start of the first known one.
+        For an epoch below all known ones, return it and the start of the first known one.
         """
         epochs = self._epochs
         if epoch < 0 or not epochs or epoch > epochs[-1]:
@@ -62,7 +62,7 @@ class LeaderEpochs:
         return known, Offset(self._starts[higher])
 
     def epoch_at(self, offset: int) -> LeaderEpoch:
-        """The epoch that the record at ``offset`` was written in; -1 where that is not known."""
+        """Return the epoch in which the record at ``offset`` was written; -1 if unknown."""
         found = bisect_right(self._starts, offset)
         return LeaderEpoch(self._epochs[found - 1]) if found else NO_LEADER_EPOCH
 
@@ -75,7 +75,7 @@ class LeaderEpochs:
             self._changed()
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Forget epochs that ended before ``start_offset``; the one it falls into begins there from now on."""
+        """Forget epochs that ended before ``start_offset``; the epoch that contains it begins there from now on."""
         keep = bisect_right(self._starts, start_offset) - 1
         if keep < 0 or (keep == 0 and self._starts[0] == start_offset):
             return

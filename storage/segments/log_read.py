@@ -1,4 +1,4 @@
-"""Reading from a log: by offset and by timestamp. Nothing here changes a log."""
+"""Reads from a log by offset and by timestamp. Never changes a log."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tidelog.storage.segments.batch_walk import batch_size_at
 from tidelog.storage.segments.segment import Segment
 
 HINTS_MAX: Final = 16
-"""Readers whose next position is remembered per log, so that reading on needs no index."""
+"""Readers whose next position is remembered per log, so that sequential reads need no index."""
 
 
 class LogRead(NamedTuple):
     """Whole batches from one segment.
 
-    ``records`` may begin before the offset that was asked for (with the batch that holds it) and is empty
-    where there is nothing yet. ``next_offset`` is where to read on. ``position`` is that of the first byte
-    in the segment that starts at ``segment_base``, for a transport that sends from the file itself.
+    ``records`` may begin before the requested offset (with the batch that holds it) and is empty if there is nothing
+    yet. Continue at ``next_offset``. ``position`` is the first byte's position in the segment with base
+    ``segment_base``, for transports that send from the file.
     """
 
     records: memoryview
@@ -35,8 +35,8 @@ class LogRead(NamedTuple):
 class LogSpan:
     """Whole batches left in their segment's file, which stays open until :meth:`release`.
 
-    They begin and go on as :class:`LogRead`'s. Retention and compaction leave the file as it is: they unlink
-    it. What is below the high watermark is cut off only by an unclean election.
+    They begin and continue as in :class:`LogRead`. Retention and compaction do not change the file: they unlink it.
+    Only an unclean election truncates below the high watermark.
     """
 
     __slots__ = ("_file", "_log", "next_offset", "position", "size")
@@ -66,7 +66,7 @@ class TimestampOffset(NamedTuple):
 
 
 class ReadHints:
-    """Where readers will continue: offset → (segment base, position). Bounded; the oldest goes."""
+    """The positions at which readers will continue: offset → (segment base, position). Bounded; the oldest goes."""
 
     __slots__ = ("_known",)
 
@@ -87,7 +87,7 @@ class ReadHints:
 
 
 def segment_of(segments: Sequence[Segment], offset: int) -> int:
-    """Number of the segment that holds ``offset``; the first one for offsets before it."""
+    """Return the index of the segment that holds ``offset``; the first one for offsets before it."""
     return max(bisect_right(segments, offset, key=_base) - 1, 0)
 
 
@@ -147,7 +147,7 @@ def find_span(
     at_least_one: bool,
     index_interval: int,
 ) -> LogSpan | None:
-    """Like :func:`read_batches`, but read only headers. ``None`` where there is nothing yet.
+    """Like :func:`read_batches`, but read only headers. ``None`` if there is nothing yet.
 
     Raises :class:`CorruptBatch`.
     """
@@ -171,7 +171,7 @@ def find_span(
 
 
 def _locate(segments: Sequence[Segment], hints: ReadHints, offset: int, index_interval: int) -> tuple[int, int] | None:
-    """Number of the segment and position of the batch with which a read from ``offset`` begins."""
+    """Return the segment's index and the batch's position where a read from ``offset`` begins."""
     hint = hints.get(offset)
     number = segment_of(segments, offset)
     segment = segments[number]
@@ -196,7 +196,8 @@ def empty_read(offset: int) -> LogRead:
 def find_timestamp(
     segments: Sequence[Segment], timestamp: int, *, log_start_offset: int, offset_end: int, index_interval: int
 ) -> TimestampOffset | None:
-    """The first record at or after ``timestamp`` in [log_start_offset, offset_end). Raises :class:`CorruptBatch`."""
+    """Return the first record at or after ``timestamp`` in [log_start_offset, offset_end). Raises
+    :class:`CorruptBatch`."""
     for segment in segments:
         if segment.base_offset >= offset_end:
             return None
@@ -215,7 +216,7 @@ def find_timestamp(
 def find_latest_timestamp(
     segments: Sequence[Segment], *, log_start_offset: int, offset_end: int, index_interval: int
 ) -> TimestampOffset | None:
-    """The record with the highest timestamp (the first of them) below ``offset_end`` (KIP-734)."""
+    """Return the first record with the highest timestamp below ``offset_end`` (KIP-734)."""
     best: tuple[int, Segment] | None = None
     for segment in segments:
         if segment.base_offset >= offset_end or not segment.size:
@@ -237,7 +238,7 @@ def find_latest_timestamp(
 
 def _record_from(batch: Batch, timestamp: int, offset_from: int) -> TimestampOffset | None:
     if batch.is_log_append_time and batch.record_count == batch.last_offset_delta + 1:
-        # all of the batch's records bear its highest timestamp
+        # all of the batch's records have its highest timestamp
         offset = max(batch.base_offset, Offset(offset_from))
         return TimestampOffset(batch.max_timestamp, offset, batch.leader_epoch) if offset <= batch.last_offset else None
     for record_offset, found, _, _, _ in decode_fields(batch):
@@ -247,7 +248,7 @@ def _record_from(batch: Batch, timestamp: int, offset_from: int) -> TimestampOff
 
 
 def _first_size(data: memoryview, segment: Segment, position: int) -> int:
-    """Size of the batch that begins at ``position``, of which ``data`` may hold too little to tell."""
+    """Return the size of the batch at ``position``; ``data`` may hold too little of it to tell."""
     if len(data) < HEADER_SIZE:
         data = memoryview(segment.log.get().pread(HEADER_SIZE, position))
         if len(data) < HEADER_SIZE:
@@ -256,7 +257,8 @@ def _first_size(data: memoryview, segment: Segment, position: int) -> int:
 
 
 def _cut_to_whole(data: memoryview, offset: int, offset_end: int, room: int) -> tuple[int, int, int]:
-    """Bytes of ``data`` that are whole batches below ``offset_end``; first offset, offset after them."""
+    """Return how many bytes of ``data`` are whole batches below ``offset_end``, their first offset, and the offset
+    after them."""
     position, first_offset, next_offset = 0, offset, offset
     length = len(data)
     unpack = HEADER.unpack_from

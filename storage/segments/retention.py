@@ -25,9 +25,9 @@ def expired_count(
 ) -> int:
     """Return how many segments from the first one on may be deleted; perhaps all (the caller rolls first).
 
-    One goes if all its records are older than ``retention_ms``, if the log is at least
-    ``retention_bytes`` large without it, or if it ends at or before the log start offset; never beyond the
-    high watermark, and never an empty last one. -1 stands for no limit.
+    A segment may go if all its records are older than ``retention_ms``, if the log without it still has at least
+    ``retention_bytes``, or if it ends at or before the log start offset; never beyond the high watermark, and never an
+    empty last one. -1 means no limit.
     """
     count = 0
 

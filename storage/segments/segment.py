@@ -1,8 +1,8 @@
 """One segment of a log: a file of batches, its two sparse indexes, and the index of aborted transactions.
 
-The sparse indexes are hints. An entry of the offset index names a batch's last offset and position, so whoever
-follows it sees at once whether it is true; if it is not, :class:`StaleIndex` is raised inside and both
-indexes are made anew from the log.
+The sparse indexes are hints. An entry of the offset index names a batch's last offset and position, so a lookup sees
+immediately whether it is right; if not, :class:`StaleIndex` is raised internally and both indexes are rebuilt from the
+log.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TXN_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
-"""Of files that compaction is writing, behind the others."""
+"""Suffix of files that compaction is writing, after their usual suffix."""
 MENDED_SUFFIX: Final = ".mended"
-"""Of files in which damage is replaced, behind the others."""
+"""Suffix of files in which damage is being replaced, after their usual suffix."""
 SWAP_SUFFIX: Final = ".swap"
-"""Of whole files that are to take the place of others: recovery finishes what was begun."""
+"""Suffix of complete files that will replace others: recovery finishes the replacement."""
 
 ENTRIES_TRIED: Final = 8
-"""Entries of the offset index that are tried before the segment's begin."""
+"""Offset index entries to try before falling back to the segment's start."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,17 +45,16 @@ class StaleIndex(Exception):
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Kafka's name of a segment's file: 20 digits and the suffix."""
+    """Return Kafka's name for a segment's file: 20 digits and the suffix."""
     return f"{offset:020d}{suffix}"
 
 
 class Segment:
-    """``size`` is that of the log file's good part; ``max_timestamp`` is -1 where no record has a time.
+    """``size`` is the size of the log file's valid part; ``max_timestamp`` is -1 if no record has a time.
 
-    ``created_ms`` and ``first_timestamp`` (None until known) decide when it is old enough to roll.
-    A segment found on disk is looked at when it is first used (:meth:`ready`); indexes that are missing,
-    short or false are mended then. ``damage``: ranges of the log file that are known not to hold what was written,
-    in order. They are passed over; only what asks for their offsets is refused.
+    ``created_ms`` and ``first_timestamp`` (None until known) decide when it is old enough to roll. A segment found on
+    disk is checked at its first use (:meth:`ready`); missing, short or wrong indexes are repaired then. ``damage``:
+    known damaged ranges of the log file, in order. They are skipped; only requests for their offsets are refused.
     """
 
     __slots__ = (
@@ -77,7 +76,7 @@ class Segment:
     def __init__(
         self, pool: HandlePool, directory: str, base_offset: int, size: int, created_ms: int, *, suffix: str = ""
     ) -> None:
-        """``suffix``: of the files' names, behind their usual ones."""
+        """``suffix``: goes after the files' usual suffixes."""
         stem = f"{directory}/{base_offset:020d}"
         self.base_offset = base_offset
         self.size = size
@@ -97,7 +96,7 @@ class Segment:
         return f"Segment({self.base_offset}, {self.size} bytes)"
 
     def create(self, reserve: int = 0) -> None:
-        """Make the log file, empty, with room for ``reserve`` bytes set aside."""
+        """Create the empty log file, with ``reserve`` bytes preallocated."""
         start_over(self.log.get(create=True))
         if reserve:
             self.log.get().reserve(reserve)
@@ -105,7 +104,7 @@ class Segment:
         self.start_empty()
 
     def start_empty(self) -> None:
-        """Treat the sparse indexes as empty: the log is, or they are about to be made anew."""
+        """Treat the sparse indexes as empty: the log is empty, or they are about to be rebuilt."""
         self.offsets.start_empty()
         self.times.start_empty()
         self.bytes_since_index = 0
@@ -115,20 +114,20 @@ class Segment:
         self._ready = True
 
     def forget_indexes(self) -> None:
-        """Empty the sparse indexes: they are about to be made anew."""
+        """Empty the sparse indexes before a rebuild."""
         self.offsets.cut(0)
         self.times.cut(0)
         self.start_empty()
 
     def renamed_to(self, directory: str) -> None:
-        """The directory that the files are in got another name."""
+        """Note that the files' directory was renamed."""
         for file in (self.log, self.offsets.file, self.times.file, self.transactions.file):
             file.renamed_to(directory)
 
     # --- Writing -------------------------------------------------------------------------------
 
     def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval: int) -> None:
-        """Write batches with one call at the end; ``batches``: (last offset, size, highest timestamp) of each."""
+        """Write batches at the end with one call; ``batches``: (last offset, size, highest timestamp) of each."""
         position = self.size
         self.log.get().pwritev(buffers, position)
         for last_offset, size, timestamp in batches:
@@ -137,7 +136,7 @@ class Segment:
         self.size = position
 
     def note_batch(self, position: int, last_offset: int, size: int, timestamp: int, index_interval: int) -> None:
-        """Put a batch that is in the log into the indexes (Kafka's ``LogSegment.append``)."""
+        """Add a batch of the log to the indexes (Kafka's ``LogSegment.append``)."""
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
             self.max_timestamp_offset = last_offset
@@ -151,7 +150,7 @@ class Segment:
         self.bytes_since_index += size
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether ``size`` more bytes up to ``last_offset`` may go into this segment."""
+        """Return whether ``size`` more bytes up to ``last_offset`` fit into this segment."""
         return (
             self.size + size <= segment_bytes
             and self.size + size <= RELATIVE_MAX
@@ -161,18 +160,18 @@ class Segment:
         )
 
     def complete_times(self) -> None:
-        """Have the time index name the highest timestamp there is."""
+        """Add the highest timestamp to the time index."""
         if self._ready and self.max_timestamp >= 0:
             self.times.add_if_later(self.max_timestamp, self.max_timestamp_offset - self.base_offset)
 
     def seal(self) -> None:
-        """It takes no more batches: complete both indexes and hand them to the system."""
+        """Close the segment to appends: complete both indexes and write them out."""
         self.complete_times()
         self.offsets.write_out(create=True)
         self.times.write_out(create=True)
 
     def cut(self, position: int, offset: int, index_interval: int) -> None:
-        """Drop everything from ``position`` on, where ``offset`` begins, durably."""
+        """Remove everything from ``position`` on, where ``offset`` begins, durably."""
         keep = len(self.offsets)
         while keep and self.offsets.entry(keep - 1)[1] >= position:
             keep -= 1
@@ -183,16 +182,16 @@ class Segment:
         self.damage = tuple(known for known in self.damage if known.end <= position)
         if self.transactions.cut(offset):
             self.transactions.file.get().fdatasync()
-        # The entries kept may name a maximum beyond the cut or lack one before it: take them up again from
-        # the last offset entry that stays true.
+        # The kept entries may name a maximum after the cut or miss one before it: replay from the last valid offset
+        # entry.
         try:
             self.resume(keep, index_interval)
         except CorruptBatch as error:
-            # The disk spoiled the part that stays. Its readers will get an error; the cut is right all the same.
+            # The remaining part is damaged. Its readers will get an error; the truncation is still right.
             logger.error("%s: %s", self.log.path, error)
 
     def close(self) -> None:
-        """Give back the file descriptors."""
+        """Release the file descriptors."""
         self.log.close()
         self.offsets.file.close()
         self.times.file.close()
@@ -201,17 +200,17 @@ class Segment:
     # --- Taking up what is on disk -------------------------------------------------------------
 
     def ready(self, index_interval: int) -> None:
-        """Have the indexes cover the segment, and the highest timestamp known. Raises :class:`CorruptBatch`."""
+        """Make the indexes cover the segment, and find the highest timestamp. Raises :class:`CorruptBatch`."""
         if not self._ready:
             self.resume(self.undoubted(), index_interval)
             self.seal()
 
     def resume(self, keep: int, index_interval: int) -> Offset:
-        """Learn the state of the segment from its files; returns its end offset.
+        """Load the segment's state from its files; return its end offset.
 
-        Trusts the first ``keep`` entries of the offset index after comparing the last of them, and the
-        last fitting one of the time index, with the log; else makes both anew. Raises
-        :class:`CorruptBatch` where the log holds something that is no batch.
+        Trusts the first ``keep`` entries of the offset index after comparing the last of them, and the last matching
+        entry of the time index, with the log; otherwise rebuilds both. Raises :class:`CorruptBatch` if the log holds an
+        invalid batch.
         """
         start, end_offset = self.trusted_start(keep)
         for position, batch in self.walk(start):
@@ -220,9 +219,9 @@ class Segment:
         return end_offset
 
     def undoubted(self) -> int:
-        """Number of offset entries up to which the time index is surely complete.
+        """Return the number of offset entries up to which the time index is certainly complete.
 
-        The two files are written apart, so that after a kill either may lack what the other has.
+        The two files are written separately, so after a kill either may lack entries that the other has.
         """
         last = self._trusted_times(self.base_offset + RELATIVE_MAX)
         if last is None:
@@ -232,7 +231,7 @@ class Segment:
     def trusted_start(self, keep: int) -> tuple[int, Offset]:
         """Cut both indexes to a common point, at most ``keep`` entries, that the log confirms.
 
-        Returns position and offset after that point: what lies behind is for the caller to walk.
+        Returns position and offset after that point: the caller walks the rest.
         """
         if keep > len(self.offsets):
             keep = len(self.offsets)
@@ -259,7 +258,7 @@ class Segment:
         return 0, Offset(self.base_offset)
 
     def _trusted_times(self, last_offset: int) -> tuple[int, int] | None:
-        """Cut the time index to entries up to ``last_offset``; returns the last one, None if it lies."""
+        """Cut the time index to entries up to ``last_offset``; return the last one, None if it is wrong."""
         keep = len(self.times)
         while keep and self.times.entry(keep - 1)[1] > last_offset - self.base_offset:
             keep -= 1
@@ -285,37 +284,37 @@ class Segment:
     # --- Damage --------------------------------------------------------------------------------
 
     def examined(self, start: int, end: int, found: Sequence[DamagedRange]) -> None:
-        """Take note of the damage between two positions, all that there is."""
+        """Note all damage between two positions."""
         kept = [known for known in self.damage if known.end <= start or known.position >= end]
         damage = tuple(sorted((*kept, *found)))
         if damage != self.damage:
             self.damage = damage
-            # What the indexes were made from may have been it.
+            # The indexes may have been built from the damage.
             self._ready = False
 
     def refuse_damaged(self, offset: int) -> None:
-        """Raise :class:`CorruptBatch` for an offset that lies in damage."""
+        """Raise :class:`CorruptBatch` if an offset is in a damaged range."""
         for known in self.damage:
             if known.first_offset <= offset < known.next_offset:
                 raise CorruptBatch(f"damaged in {self.log.path}: {known}")
 
     def refuse_damaged_at(self, position: int) -> None:
-        """Raise :class:`CorruptBatch` where damage begins at a position."""
+        """Raise :class:`CorruptBatch` if damage begins at a position."""
         for known in self.damage:
             if known.position == position:
                 raise CorruptBatch(f"damaged in {self.log.path}: {known}")
 
     def whole_until(self, position: int, end_offset: int) -> tuple[int, int]:
-        """Where what is not known to be damaged ends that goes on from a batch's position, and the offset there:
-        ``end_offset`` at the segment's end."""
+        """Return the end of the undamaged part that continues from a batch's position, and its offset: ``end_offset``
+        at the segment's end."""
         for known in self.damage:
             if known.position >= position:
                 return known.position, known.first_offset
         return self.size, end_offset
 
     def walk(self, position: int) -> Iterator[tuple[int, Batch]]:
-        """The headers from a position on, damage left out. Raises :class:`CorruptBatch`, also for offsets, which no CRC
-        covers, that cannot be the segment's."""
+        """Yield the headers from a position on, skipping damage. Raises :class:`CorruptBatch`, also for offsets, which
+        no CRC covers, that are impossible in this segment."""
         due = self.base_offset
         for start, end in self._between_damage(position):
             for found, batch in walk_headers(self.log, start, end):
@@ -338,7 +337,7 @@ class Segment:
     # --- Lookups -------------------------------------------------------------------------------
 
     def position_of(self, offset: int, index_interval: int) -> int:
-        """Position of the first batch that ends at ``offset`` or later; ``size`` if there is none.
+        """Return the position of the first batch that ends at ``offset`` or later; ``size`` if there is none.
 
         Raises :class:`CorruptBatch` if the log is not readable on the way.
         """
@@ -356,8 +355,8 @@ class Segment:
         return self.size
 
     def indexed_position(self, offset: int) -> tuple[int, int]:
-        """Position and first offset of a batch at or before the one that holds ``offset``, for which the index
-        vouches; the segment's begin where it vouches for none that is near."""
+        """Return position and first offset of a batch at or before the one that holds ``offset``, verified by the
+        index; the segment's start if no nearby entry is valid."""
         number = self.offsets.floor(offset - self.base_offset)
         for tried in range(number, max(number - ENTRIES_TRIED, -1), -1):
             relative, position = self.offsets.entry(tried)
@@ -367,10 +366,10 @@ class Segment:
         return 0, self.base_offset
 
     def place_of(self, offset: int, index_interval: int) -> tuple[int, int]:
-        """Position and first offset of the batch, or of the damage, that holds ``offset``.
+        """Return position and first offset of the batch, or of the damage, that holds ``offset``.
 
-        Where nothing does: of what comes behind, and ``offset``. Raises :class:`CorruptBatch` for damage on the way
-        that is not known.
+        If nothing holds it: the position of what follows, and ``offset``. Raises :class:`CorruptBatch` for unknown
+        damage on the way.
         """
         for known in self.damage:
             if known.first_offset <= offset < known.next_offset:
@@ -389,12 +388,12 @@ class Segment:
         return position
 
     def end_of_whole(self, position: int, size_max: int, offset_end: int) -> tuple[int, int]:
-        """Where the last whole batch ends that lies in ``size_max`` bytes from ``position`` on and below
-        ``offset_end``, and the offset after it; (``position``, -1) where there is none.
+        """Return the end of the last whole batch within ``size_max`` bytes from ``position`` and below ``offset_end``,
+        and the offset after it; (``position``, -1) if there is none.
 
         ``position`` must be a batch's, found with :meth:`position_of`. Raises :class:`CorruptBatch`.
         """
-        # The index names batches: skip to the last one that begins within the bounds, if what it says is true.
+        # The index names batches: skip to the last one that begins within the bounds, if the entry is right.
         start, next_offset = position, -1
         entry = self.offsets.last_up_to(position + size_max)
         if entry is not None and self.base_offset + entry[0] >= offset_end:
@@ -421,7 +420,7 @@ class Segment:
         return start, next_offset
 
     def rebuild(self, index_interval: int) -> None:
-        """Make both indexes anew from the log. Raises :class:`CorruptBatch`."""
+        """Rebuild both indexes from the log. Raises :class:`CorruptBatch`."""
         self.offsets.cut(0)
         self.times.cut(0)
         self.start_empty()
@@ -433,7 +432,7 @@ class Segment:
         self.times.write_out(create=True)
 
     def batches_from(self, timestamp: int, index_interval: int) -> Iterator[Batch]:
-        """All whole batches that may hold records at or after ``timestamp``. Raises :class:`CorruptBatch`."""
+        """Yield all whole batches that may hold records at or after ``timestamp``. Raises :class:`CorruptBatch`."""
         self.ready(index_interval)
         try:
             start = self._timed_position(timestamp, index_interval)
@@ -443,7 +442,7 @@ class Segment:
         due = start
         for position, batch in self.walk(start):
             if position != due:
-                # Records of that time may be among the damaged ones: a later one would be the wrong answer.
+                # A damaged record may have that time: a later record would be the wrong answer.
                 self.refuse_damaged_at(due)
             if batch.max_timestamp >= timestamp:
                 yield self.read_batch(position, batch.size)
@@ -451,7 +450,7 @@ class Segment:
         self.refuse_damaged_at(due)
 
     def _timed_position(self, timestamp: int, index_interval: int) -> int:
-        """Position before which all records are older than ``timestamp``, by the time index."""
+        """Return a position before which all records are older than ``timestamp``, by the time index."""
         number = self.times.floor(timestamp - 1)
         if number < 0:
             return 0
@@ -463,13 +462,13 @@ class Segment:
         return position
 
     def offset_behind(self, position: int, end_offset: int) -> int:
-        """What the offsets before a batch lie below: its own, or ``end_offset`` where the position is the end.
-        Raises :class:`CorruptBatch`."""
+        """Return an upper bound (exclusive) of the offsets before a position: its batch's base offset, or
+        ``end_offset`` at the end. Raises :class:`CorruptBatch`."""
         end, offset = self.whole_until(position, end_offset)
         return offset if position >= end else self.first_offset_at(position)
 
     def first_offset_at(self, position: int) -> int:
-        """Base offset of the batch at ``position``. Raises :class:`CorruptBatch`."""
+        """Return the base offset of the batch at ``position``. Raises :class:`CorruptBatch`."""
         batch = _header_at(self.log, position, self.size)
         if batch is None:
             raise CorruptBatch(f"expected a batch at {position} of {self.log.path}, found none")
@@ -480,7 +479,7 @@ class Segment:
 
 
 def _header_at(file: PooledFile, position: int, end: int) -> Batch | None:
-    """The header at a position that may be wrong; None if there is none."""
+    """Return the header at a position that may be wrong; None if there is none."""
     if position < 0 or position + HEADER_SIZE > end:
         return None
     view = memoryview(file.get().pread(HEADER_SIZE, position))

@@ -1,4 +1,4 @@
-"""The files of one log: segments in order, producer snapshots, and what of them is not synced yet."""
+"""The files of one log: segments in order, producer snapshots, and which of them are unsynced."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tidelog.storage.segments.transaction_index import AbortedTransaction, abort
 _FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
 _FILES_OF_SEGMENT: Final = (LOG_SUFFIX, *_FILES_BESIDE_LOG)
 _FILES_OF_COPY: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
-"""The log last: by its name a swap is known. An index of transactions goes before them all, durably."""
+"""The log comes last: its name identifies a swap. A transaction index goes before them all, durably."""
 
 
 class SegmentChain:
     """At least one segment; the last one, :attr:`active`, takes appends. Everything raises ``OSError``.
 
-    ``snapshots``: offsets of the producer snapshots on disk, rising: one at the base of each segment (but
-    the first ones) and perhaps one later. ``unsynced``: files that are complete but not durable.
-    ``names_changed``: a file was made, renamed or removed since the directory was last synced.
+    ``snapshots``: rising offsets of the producer snapshots on disk: one at the base of each segment (except the first
+    ones) and perhaps one later. ``unsynced``: files that are complete but not durable. ``names_changed``: a file was
+    created, renamed or removed since the last sync of the directory.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class SegmentChain:
         *,
         on_disk: bool = True,
     ) -> None:
-        """``on_disk``: false if there are neither files nor a directory yet (:meth:`make_files`)."""
+        """``on_disk``: false if neither files nor a directory exist yet (:meth:`make_files`)."""
         self.on_disk = on_disk
         self._pool = pool
         self.delete_later = delete_later
@@ -80,13 +80,13 @@ class SegmentChain:
         self.unsynced: list[PooledFile] = []
         for number, segment in enumerate(segments[:-1]):
             if segments[number + 1].base_offset > recovery_point:
-                # Made anew by recovery: the recovery point must not pass them before they are durable.
+                # Rebuilt by recovery: the recovery point must not pass them before they are durable.
                 self.unsynced += (segment.offsets.file, segment.times.file)
                 self.names_changed = True
 
     def make_files(self, metadata: bytes, reserve: int = 0) -> None:
-        """Make the directory and its first files. ``metadata``: the content of ``partition.metadata``, which is there
-        before any record: records in a directory without it belong to nobody. ``reserve``: see :meth:`roll`."""
+        """Create the directory and its first files. ``metadata``: the content of ``partition.metadata``, which must
+        exist before any record: records in a directory without it belong to no topic. ``reserve``: see :meth:`roll`."""
         files = self._pool.files
         files.makedirs(self.directory)
         write_file(files, f"{self.directory}/{PARTITION_METADATA}", metadata)
@@ -95,10 +95,9 @@ class SegmentChain:
         self.on_disk = True
 
     def roll(self, base_offset: int, snapshot: bytes | None, now_ms: int, reserve: int = 0) -> None:
-        """Seal the active segment and begin one at ``base_offset``, with a snapshot of the producers there, if there
-        is one.
+        """Seal the active segment and start one at ``base_offset``, with a snapshot of the producers there, if given.
 
-        ``reserve``: bytes to set aside for the new one; what the old one has over is given back.
+        ``reserve``: bytes to preallocate for the new one; the old one's unused bytes are released.
         """
         full = self.active
         full.seal()
@@ -109,7 +108,7 @@ class SegmentChain:
         self._begin(base_offset, now_ms, reserve)
 
     def store_snapshot(self, offset: int, content: bytes | None) -> None:
-        """Write a producer snapshot, unless there is one; it replaces the last one between two segments' bases."""
+        """Write a producer snapshot, unless it exists; it replaces an earlier one between two segments' bases."""
         if content is None or (self.snapshots and self.snapshots[-1] >= offset):
             return
         path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
@@ -122,7 +121,7 @@ class SegmentChain:
         self.snapshots.append(offset)
 
     def write_indexes(self) -> None:
-        """Complete the active segment's indexes and hand them to the system; they are synced with the rest."""
+        """Complete the active segment's indexes and write them out; they are synced with the rest."""
         self.active.complete_times()
         for index in (self.active.offsets, self.active.times):
             if index.waiting:
@@ -131,7 +130,7 @@ class SegmentChain:
                 self.names_changed = True
 
     def store_epochs(self, content: bytes) -> None:
-        """Replace the leader-epoch file. A loss of power may spoil it until it is synced: then the log has it all."""
+        """Replace the leader-epoch file. Until it is synced, a power loss may spoil it; the log can restore it."""
         path = f"{self.directory}/{LEADER_EPOCHS}"
         self._forget(path)
         write_file(self._pool.files, path + ".tmp", content)
@@ -140,7 +139,7 @@ class SegmentChain:
         self.names_changed = True
 
     def synced(self, files: Sequence[PooledFile]) -> None:
-        """These files are durable as they were when they were handed out by :meth:`files_from`."""
+        """Note that these files are durable in the state in which :meth:`files_from` returned them."""
         for file in files:
             if file in self.unsynced:
                 self.unsynced.remove(file)
@@ -149,12 +148,12 @@ class SegmentChain:
     def cut_at(
         self, offset: int, index_interval: int, before: Callable[[int], None], examine: Callable[[Segment], None]
     ) -> Offset:
-        """Cut off the batch that holds ``offset`` and all behind it; returns the new end.
+        """Truncate the batch that holds ``offset`` and everything after it; return the new end.
 
-        ``before`` is called with the new end before anything is changed: a removed segment that came back then lies
-        behind the recovery point, where recovery takes no gap. It may still fit behind what is appended later, so the
-        caller must sync the names. Where the log cannot be read on the way to ``offset``, ``examine`` finds what of
-        it is damaged: what is whole before ``offset`` stays.
+        ``before`` is called with the new end before any change: a removed segment that comes back then lies after the
+        recovery point, where recovery accepts no gap. It may still fit after records appended later, so the caller must
+        sync the names. If the log is unreadable on the way to ``offset``, ``examine`` finds the damage: undamaged
+        batches before ``offset`` stay.
         """
         number = segment_of(self.segments, offset)
         segment = self.segments[number]
@@ -173,7 +172,7 @@ class SegmentChain:
         return Offset(end)
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin an empty segment at ``offset``, durably."""
+        """Drop everything and start an empty segment at ``offset``, durably."""
         now_ms = self.active.created_ms
         self.remove_from(0)
         while self.snapshots:
@@ -183,7 +182,7 @@ class SegmentChain:
         self.sync_names()
 
     def drop_before(self, offset: int) -> int:
-        """Delete segments that end at or before ``offset``, the oldest first; returns how many."""
+        """Delete segments that end at or before ``offset``, the oldest first; return how many."""
         count = 0
         if len(self.segments) > 1 and self.segments[1].base_offset <= offset:
             self._secure_snapshot(self.segments[segment_of(self.segments, offset)].base_offset)
@@ -197,7 +196,7 @@ class SegmentChain:
         return count
 
     def note_aborted(self, entry: AbortedTransaction) -> None:
-        """Its marker was appended to the active segment."""
+        """Add an aborted transaction after its marker was appended to the active segment."""
         if self.active.transactions.append(entry):
             self.names_changed = True
 
@@ -206,17 +205,17 @@ class SegmentChain:
         return aborted_within(self.segments[segment_of(self.segments, start) :], start, end)
 
     def replace(self, old: Sequence[Segment], size: int, suffix: str = CLEANED_SUFFIX) -> Segment:
-        """Put the copy of some segments in their place, and return it; ``size``: of its log. None of them is active.
+        """Replace some segments, none of them active, by their copy, and return it; ``size``: its log's size.
 
-        The copy's files lie beside them, with ``suffix`` behind their names; their contents are durable. A kill or a
-        loss of power at any point leaves the old segments or the new one: before the first sync of names recovery
-        drops the copy, after it recovery finishes the swap; and the new one gets its name when the old ones' are
-        durably gone.
+        The copy's files are in the same directory, with ``suffix`` after their names; their contents are durable. A
+        kill or a power loss at any point leaves the old segments or the new one: before the first sync of names,
+        recovery drops the copy; after it, recovery finishes the swap; and the new one gets its name when the old names
+        are durably gone.
 
-        Neither the copy's names nor those that the last swap gave need be durable: the first sync covers them. A loss
-        of power before it may leave the log of one copy with indexes of the other, which does no harm. Whatever
-        sparse indexes say is checked against the log, and the later index of transactions names every aborted one
-        that the earlier log has data of.
+        Neither the copy's names nor those of the last swap need be durable: the first sync covers them. A power loss
+        before it may leave the log of one copy with indexes of the other, which is harmless: sparse index entries are
+        checked against the log, and the later transaction index names every aborted transaction that has data in the
+        earlier log.
         """
         number = self.segments.index(old[0])
         first = old[0]
@@ -225,7 +224,7 @@ class SegmentChain:
         transactions = stem + TXN_INDEX_SUFFIX
         has_transactions = self._pool.files.exists(transactions + suffix)
         if has_transactions:
-            # Unlike the other indexes it is never made anew: where the log has its name, this one has it as well.
+            # Unlike the other indexes it is never rebuilt: if the log has its name, this one has it as well.
             rename(transactions + suffix, transactions + SWAP_SUFFIX)
             self.sync_names()
         for kind in _FILES_OF_COPY:
@@ -252,12 +251,12 @@ class SegmentChain:
         return made
 
     def remove_from(self, number: int) -> None:
-        """Delete segments from ``number`` on, the newest first, so that what is left is always a log."""
+        """Delete segments from ``number`` on, the newest first, so that the rest is always a log."""
         while len(self.segments) > number:
             self._delete(self.segments.pop())
 
     def remove_file(self, name: str) -> None:
-        """Remove a file of the directory by its name."""
+        """Remove a file of the directory by name."""
         path = f"{self.directory}/{name}"
         self._forget(path)
         self._pool.files.unlink(path)
@@ -271,14 +270,14 @@ class SegmentChain:
         self.names_changed = False
 
     def files_from(self, offset: int) -> list[PooledFile]:
-        """The files to sync so that everything from ``offset`` on is durable."""
+        """Return the files to sync so that everything from ``offset`` on is durable."""
         segments = self.segments[segment_of(self.segments, offset) :]
-        # An index of transactions holds no more than the markers of its segment: it needs no list of its own.
+        # A transaction index holds only its segment's markers, so it needs no list of its own.
         indexes = [segment.transactions.file for segment in segments if len(segment.transactions)]
         return [segment.log for segment in segments] + indexes + self.unsynced
 
     def ages(self, log_end_offset: int, index_interval: int) -> list[SegmentAge]:
-        """The facts about each segment that retention needs. Raises :class:`CorruptBatch`."""
+        """Return the facts about each segment that retention needs. Raises :class:`CorruptBatch`."""
         found = []
         for number, segment in enumerate(self.segments):
             is_last = number == len(self.segments) - 1
@@ -292,7 +291,7 @@ class SegmentChain:
         return found
 
     def renamed_to(self, directory: str) -> None:
-        """The directory got another name, and all files are in it as before."""
+        """Note that the directory was renamed; all files are in it as before."""
         self.directory = directory
         for segment in self.segments:
             segment.renamed_to(directory)
@@ -300,7 +299,7 @@ class SegmentChain:
             file.renamed_to(directory)
 
     def close(self) -> None:
-        """Give back all file descriptors."""
+        """Release all file descriptors."""
         for segment in self.segments:
             segment.close()
         for file in self.unsynced:
@@ -329,7 +328,7 @@ class SegmentChain:
         self.names_changed = True
 
     def _secure_snapshot(self, offset: int) -> None:
-        """Make the one at ``offset`` durable: what it says of producers, the segments before it say no more soon."""
+        """Make the snapshot at ``offset`` durable: the segments before it will soon not hold its producers' records."""
         path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         for file in self.unsynced:
             if file.path == path:

@@ -1,12 +1,12 @@
 """The ``.txnindex`` of a segment: the aborted transactions whose markers lie in it.
 
-Format is Kafka's (``TransactionIndex``, ``AbortedTxn``), 34 bytes an entry, big-endian: version i16 = 0,
-producer id i64, first offset i64, last offset i64 (the marker's), last stable offset i64 (the first offset
-that was undecided once the marker was there). Last and last stable offsets rise from entry to entry, within
-a segment and from one to the next, so a search by offset halves and knows when to end.
+Format is Kafka's (``TransactionIndex``, ``AbortedTxn``), 34 bytes an entry, big-endian: version i16 = 0, producer id
+i64, first offset i64, last offset i64 (the marker's), last stable offset i64 (the first offset that was undecided once
+the marker was there). Last and last stable offsets rise from entry to entry, within a segment and across segments, so a
+binary search by offset works and knows when to end.
 
-A segment without an aborted transaction has no such file. An entry is written when its marker is appended,
-and is as durable as the marker; what lies behind the recovery point is made anew at recovery.
+A segment without an aborted transaction has no such file. An entry is written when its marker is appended, and is as
+durable as the marker; recovery rebuilds the entries after the recovery point.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.storage.disk.handles import HandlePool, PooledFile
 VERSION: Final = 0
 ENTRY: Final = struct.Struct(">hqqqq")
 _CHUNK: Final = 240
-"""Entries read at once: 8 KiB."""
+"""Entries read at a time: 8 KiB."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -35,7 +35,7 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex:
     """One segment's entries. Everything raises ``OSError``.
 
-    How many there are is read from the file's size at first use; a torn last entry does not count.
+    The file's size gives the number of entries at first use; a torn last entry does not count.
     """
 
     __slots__ = ("_count", "file")
@@ -55,7 +55,7 @@ class TransactionIndex:
         self._count = 0
 
     def append(self, entry: AbortedTransaction) -> bool:
-        """Write an entry behind the others. Returns whether the file is made by that."""
+        """Append an entry. Returns whether this created the file."""
         count = len(self)
         made = not count
         file = self.file.get(create=True)
@@ -66,7 +66,7 @@ class TransactionIndex:
         return made
 
     def write(self, entries: Sequence[AbortedTransaction]) -> None:
-        """Make the file anew with these, even if there is none."""
+        """Replace the file's content with these entries, even if there are none."""
         file = self.file.get(create=True)
         file.truncate(0)
         if entries:
@@ -74,9 +74,9 @@ class TransactionIndex:
         self._count = len(entries)
 
     def cut(self, offset: int) -> bool:
-        """Drop the entries whose markers lie at ``offset`` or behind it, and what is no entry. True if any were.
+        """Drop the entries with markers at or after ``offset``, and invalid ones. Returns whether there were any.
 
-        In the system's hands after it; durable once the file is synced.
+        The change is durable once the file is synced.
         """
         if not len(self):
             return False
@@ -93,7 +93,7 @@ class TransactionIndex:
         self.file.get().truncate(self._count * ENTRY.size)
 
     def entries(self, number: int = 0) -> Iterator[AbortedTransaction]:
-        """All from that number on. What the disk has spoiled ends it."""
+        """Yield all entries from that number on. Stops at damage."""
         size = ENTRY.size
         count = len(self)
         while number < count:
@@ -107,7 +107,8 @@ class TransactionIndex:
                 number += 1
 
     def first_behind(self, offset: int) -> int:
-        """Number of the first entry whose marker lies at ``offset`` or behind it; how many there are if none does."""
+        """Return the number of the first entry with a marker at or after ``offset``; the number of entries if there is
+        none."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -121,7 +122,7 @@ class TransactionIndex:
         return low
 
     def _sound(self, offset: int) -> int:
-        """How many entries from the first on are such, rise, and end before ``offset``."""
+        """Return how many entries from the first on are valid, rise, and end before ``offset``."""
         keep, before = 0, -1
         for entry in self.entries():
             if not (0 <= entry.first_offset < entry.last_offset and before < entry.last_offset < offset):
@@ -137,13 +138,13 @@ class TransactionIndex:
 
 
 class OpenIndex(NamedTuple):
-    """An index apart from its segment."""
+    """An index without its segment."""
 
     transactions: TransactionIndex
 
 
 class Indexed(Protocol):
-    """A segment, as far as a search for aborted transactions goes."""
+    """The part of a segment that a search for aborted transactions uses."""
 
     @property
     def transactions(self) -> TransactionIndex: ...
@@ -154,10 +155,11 @@ def pack_entry(entry: AbortedTransaction) -> bytes:
 
 
 def aborted_within(segments: Sequence[Indexed], start: int, end: int) -> list[AbortedTransaction]:
-    """The aborted transactions with a batch in the offsets from ``start`` to ``end`` (exclusive), as they ended.
+    """Return the aborted transactions with a batch between ``start`` and ``end`` (exclusive), in the order of their
+    ends.
 
-    ``segments``: from the one that holds ``start`` on; those behind ``end`` as well, as that is where a marker may be.
-    All transactions that begin before ``end`` must be decided. Raises ``OSError``. Source: Kafka's
+    ``segments``: from the one that holds ``start`` on, including those after ``end``: a marker may be there. All
+    transactions that begin before ``end`` must be decided. Raises ``OSError``. Source: Kafka's
     ``UnifiedLog.collectAbortedTransactions`` and ``TransactionIndex.collectAbortedTxns``.
     """
     found: list[AbortedTransaction] = []
