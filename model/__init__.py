@@ -1,1 +1,1 @@
-"""The vocabulary that every other folder speaks: ids, error codes, configuration, events of a log."""
+"""The vocabulary that all other folders share: ids, error codes, configuration, events of a log."""

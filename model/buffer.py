@@ -1,4 +1,4 @@
-"""Bytes as they come: owned, mutable, or a view of either."""
+"""Bytes of any kind: immutable, mutable, or a view of either."""
 
 from __future__ import annotations
 

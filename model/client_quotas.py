@@ -1,4 +1,4 @@
-"""Client quotas: the entities that have them, the keys that bound them, the values that make sense.
+"""Client quotas: the entities that have them, their keys, and the valid values.
 
 Source: Kafka's ``ClientQuotaEntity``, ``QuotaConfig``, ``ClientQuotaControlManager``.
 """
@@ -28,7 +28,7 @@ _WHOLE_MAX: Final = {
     CONSUMER_BYTE_RATE: float(2**63 - 1),
     CONNECTION_CREATION_RATE: float(2**31 - 1),
 }
-"""Keys whose values are whole numbers, with the largest."""
+"""Keys whose values are whole numbers, with the largest value."""
 _FRACTION_MAX: Final = 1e-6
 NAME_CHARS_MAX: Final = 1_000
 """Longest name of a user, client id or address."""
@@ -36,8 +36,8 @@ NAME_CHARS_MAX: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ClientQuotaEntity:
-    """Whom a quota bounds: a user, a client id, both, or an address. ``None``: not by this; an empty name: the default,
-    which bounds each user, client id or address that has no quota of its own."""
+    """The subject of a quota: a user, a client id, both, or an address. ``None``: not part of the entity; an empty
+    name: the default, for each user, client id or address without its own quota."""
 
     user: str | None = None
     client_id: str | None = None
@@ -49,7 +49,7 @@ class ClientQuotaEntity:
 
 
 def entity_fault(named: Collection[tuple[str, str | None]]) -> str | None:
-    """Why these types and names (``None``: default) are no entity; ``None`` if they are one."""
+    """Return why these types and names (``None``: default) are not a valid entity; ``None`` if they are."""
     types = [entity_type for entity_type, _ in named]
     if not named:
         return "expected a user, a client-id or an ip, found an empty entity"
@@ -69,7 +69,7 @@ def entity_fault(named: Collection[tuple[str, str | None]]) -> str | None:
 
 
 def value_fault(types: Collection[str], key: str, value: float) -> str | None:
-    """Why an entity of these types cannot have this value of a quota; ``None`` if it can."""
+    """Return why an entity of these types cannot have this quota value; ``None`` if it can."""
     known = (CONNECTION_CREATION_RATE,) if IP in types else _CLIENT_KEYS
     if key not in known:
         return f"expected one of {', '.join(known)} for {' and '.join(types)}, found {key[:80]!r}"

@@ -1,4 +1,4 @@
-"""Time, as something that is handed in."""
+"""Time as an injected dependency."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The two clocks a node has. A simulation hands in its own."""
+    """The two clocks of a node. A simulation supplies its own."""
 
     def now_ms(self) -> int:
-        """Wall-clock time, milliseconds since the epoch; may jump. For timestamps and retention."""
+        """Return wall-clock time, milliseconds since the epoch; may jump. For timestamps and retention."""
 
     def monotonic_ms(self) -> int:
-        """Never runs backwards; its zero means nothing. For timeouts, leases and lag."""
+        """Return monotonic milliseconds; the zero point is arbitrary. For timeouts, leases and lag."""
 
 
 class SystemClock:

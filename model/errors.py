@@ -135,12 +135,12 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later without anybody's help."""
+        """Whether the same request may succeed later without intervention."""
         return self in _RETRIABLE
 
     @property
     def refreshes_metadata(self) -> bool:
-        """Whether the sender's picture of topics and leaders is out of date (``InvalidMetadataException``)."""
+        """Whether the sender's metadata of topics and leaders is out of date (``InvalidMetadataException``)."""
         return self in _REFRESHES
 
 
@@ -183,18 +183,18 @@ _RETRIABLE: Final = _REFRESHES | frozenset(
 
 
 class TidelogError(Exception):
-    """Base of every error that the SDK raises on purpose.
+    """Base of every error that the SDK raises deliberately.
 
-    ``code`` is the protocol outcome behind it; ``retriable`` whether trying again may help.
+    ``code`` is the underlying protocol outcome; ``retriable`` says whether a retry may help.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.UNKNOWN_SERVER_ERROR
     failures: Mapping[str, TidelogError] = MappingProxyType({})
-    """For a call about several items: the error of each that failed, by its name, including this one."""
+    """For a call about several items: the errors of all failed items by name, including this one."""
     abortable: bool = False
-    """Of a transaction: it cannot commit any more; abort it, and all of it may be tried again (KIP-1050)."""
+    """Whether the transaction can no longer commit; abort it, then retry all of it if you like (KIP-1050)."""
     fatal: bool = False
-    """Of a transaction: this producer's transactions are over; go on with a new producer, if at all (KIP-1050)."""
+    """Whether this producer's transactions are over; continue with a new producer, if at all (KIP-1050)."""
 
     @property
     def retriable(self) -> bool:
@@ -215,15 +215,15 @@ EXCEPTIONS: Final[dict[ErrorCode, type[TidelogError]]] = {
 
 
 def error_for(code: ErrorCode, message: str = "") -> TidelogError:
-    """Return the exception that stands for ``code``, which must not be ``NONE``."""
+    """Return the exception for ``code``, which must not be ``NONE``."""
     return EXCEPTIONS[code](message or code.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A protocol outcome other than success, as a value: what is returned instead of a result.
+    """A protocol outcome other than success, returned as a value in place of a result.
 
-    ``records``: the numbers, within their batch, of those that are to blame; empty where it is not single ones.
+    ``records``: the positions of the faulty records in their batch; empty if the fault is not in single records.
     """
 
     code: ErrorCode

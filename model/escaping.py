@@ -1,4 +1,4 @@
-"""Text from strangers on one line: names, keys and messages that go into a log line or a table."""
+"""Untrusted text on one line: names, keys and messages for a log line or a table."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import unicodedata
 from typing import Final
 
 _SHOWN: Final = frozenset({"Zs", "Co", "Cn"})
-"""Unicode categories that ``str.isprintable`` refuses and that do no harm: blanks, private use, not yet assigned."""
+"""Harmless Unicode categories that ``str.isprintable`` refuses: blanks, private use, not yet assigned."""
 _JOINERS: Final = "\u200c\u200d"
-"""Zero width (non-)joiner: Persian and Indic words and many emoji are spelled with them."""
+"""Zero-width (non-)joiner: Persian and Indic words and many emoji need them."""
 
 
 def escaped(text: str, *, keep: str = "") -> str:
-    """Return ``text`` with everything that a terminal or a reader of lines acts on as a Python escape (``\\n``,
-    ``\\x1b``, ``\\u202e``): C0 and C1 controls, DEL, line and paragraph separators, invisible formatting characters
-    such as bidirectional overrides, and lone surrogates. Characters in ``keep`` stay. A backslash stays as it is.
+    """Return ``text`` with everything that a terminal or a line reader acts on as a Python escape (``\\n``, ``\\x1b``,
+    ``\\u202e``): C0 and C1 controls, DEL, line and paragraph separators, invisible formatting characters such as
+    bidirectional overrides, and lone surrogates. Characters in ``keep`` stay, and so do backslashes.
     """
     if text.isprintable():
         return text
@@ -23,7 +23,7 @@ def escaped(text: str, *, keep: str = "") -> str:
 
 
 def escaped_json(text: str) -> str:
-    """Return JSON with the same characters as JSON escapes; its meaning stays. Line breaks are those of its layout."""
+    """Return JSON with the same characters as JSON escapes and an unchanged meaning. Line breaks of its layout stay."""
     if text.isprintable():
         return text
     return "".join(one if _harmless(one) or one == "\n" else json.dumps(one)[1:-1] for one in text)

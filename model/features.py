@@ -1,7 +1,7 @@
-"""The features on whose levels a cluster agrees (KIP-584), and the levels that this version knows.
+"""The features with cluster-wide levels (KIP-584), and the levels that this version knows.
 
-A record or behaviour that older nodes do not understand gets a level here, and nothing uses it below that level. The
-gates are all in :mod:`tidelog.proto.logs.record_levels`.
+A record or behaviour that older nodes do not understand gets a level here, and nothing uses it below that level. All
+gates are in :mod:`tidelog.proto.logs.record_levels`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MEANINGS: Final[dict[tuple[str, int], str]] = {
     (TRANSACTION_VERSION, 2): "Kafka's clients use the second transaction protocol (KIP-890)",
     (GROUP_VERSION, 1): "groups of the consumer protocol (KIP-848)",
 }
-"""The effect of each level above 0, for people."""
+"""The effect of each level above 0, for display."""
 
 UPGRADE: Final = "upgrade"
 SAFE_DOWNGRADE: Final = "safe downgrade"
 UNSAFE_DOWNGRADE: Final = "unsafe downgrade"
 UPGRADE_TYPES: Final = (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE)
-"""The kinds of change of a level, by Kafka's numbers 1 to 3 (``FeatureUpdate.UpgradeType``)."""
+"""The kinds of level change, by Kafka's numbers 1 to 3 (``FeatureUpdate.UpgradeType``)."""

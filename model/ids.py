@@ -1,7 +1,7 @@
 """Identifiers that must not be swapped for one another, and how they print.
 
-Every one of them is a plain ``int``, ``str`` or ``bytes`` at run time; ``NewType`` keeps a type
-checker from accepting one where another is due.
+Each is a plain ``int``, ``str`` or ``bytes`` at run time; with ``NewType``, a type checker refuses one in place of
+another.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 """Fences older holders of a producer id; 0 to 32767, -1 for none."""
 TopicId = NewType("TopicId", bytes)
-"""16 random bytes that tell a topic from a later one of the same name (KIP-516)."""
+"""16 random bytes that distinguish a topic from a later one of the same name (KIP-516)."""
 DirectoryId = NewType("DirectoryId", bytes)
-"""16 random bytes that name a log directory of a broker (KIP-858)."""
+"""16 random bytes that identify a broker's log directory (KIP-858)."""
 
 NO_NODE: Final = NodeId(-1)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
@@ -38,9 +38,9 @@ NO_PRODUCER_ID: Final = ProducerId(-1)
 NO_PRODUCER_EPOCH: Final = ProducerEpoch(-1)
 ZERO_TOPIC_ID: Final = TopicId(bytes(16))
 UNASSIGNED_DIRECTORY: Final = DirectoryId(bytes(16))
-"""The replica's directory is not yet known to the controller."""
+"""The controller does not know the replica's directory yet."""
 LOST_DIRECTORY: Final = DirectoryId(bytes(15) + b"\x01")
-"""The replica stood on a directory that failed."""
+"""The replica was in a directory that failed."""
 
 
 class TopicPartition(NamedTuple):
@@ -54,7 +54,7 @@ class TopicPartition(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id: what one process names to another, proof against re-creation."""
+    """A partition by its topic's id: what processes use among themselves, safe against topic re-creation."""
 
     topic_id: TopicId
     partition: int
@@ -64,7 +64,7 @@ class TopicIdPartition(NamedTuple):
 
 
 def random_id(rng: random.Random) -> bytes:
-    """Return 16 random bytes that are none of the reserved ids and do not print with a leading dash.
+    """Return 16 random bytes that are not a reserved id and do not print with a leading dash.
 
     Source: ``org.apache.kafka.common.Uuid.randomUuid``.
     """
@@ -75,12 +75,12 @@ def random_id(rng: random.Random) -> bytes:
 
 
 def id_text(raw: bytes) -> str:
-    """Print an id as Kafka does: URL-safe base64 without padding, 22 characters."""
+    """Format an id as Kafka does: URL-safe base64 without padding, 22 characters."""
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
 def id_from_text(text: str) -> bytes:
-    """Read what :func:`id_text` printed. Raises ``ValueError`` for anything else."""
+    """Parse the output of :func:`id_text`. Raises ``ValueError`` for anything else."""
     raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if len(raw) != 16 or id_text(raw) != text:
         raise ValueError(f"expected an id of 22 URL-safe base64 characters, found {text!r}")

@@ -1,4 +1,4 @@
-"""Which partition of a coordinator's topic holds what is known of a name, as Kafka reckons it."""
+"""The partition of a coordinator's topic that holds a name's state, computed as in Kafka."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import lru_cache
 
 @lru_cache(maxsize=4096)
 def coordinator_partition(name: str, partitions: int) -> int:
-    """Kafka's ``Utils.abs(name.hashCode()) % partitions``, so that a log of Kafka's is found where it is."""
+    """Return Kafka's ``Utils.abs(name.hashCode()) % partitions``, so that Kafka's own logs can be read."""
     hashed = java_hash(name)
     return (0 if hashed == -(2**31) else abs(hashed)) % partitions
 
 
 def java_hash(text: str) -> int:
-    """Java's ``String.hashCode``: over UTF-16 code units, as a signed int of 32 bits."""
+    """Return Java's ``String.hashCode``: over UTF-16 code units, as a signed 32-bit int."""
     hashed = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(raw), 2):

@@ -1,4 +1,4 @@
-"""The partition that a key's hash chooses, as every Kafka client does."""
+"""The partition chosen by a key's hash, as in every Kafka client."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_for_key(key: bytes, partition_count: int) -> int:
-    """Source: ``BuiltInPartitioner.partitionForKey``."""
+    """Return the key's partition. Source: ``BuiltInPartitioner.partitionForKey``."""
     return (murmur2(key) & 0x7FFF_FFFF) % partition_count

@@ -1,4 +1,4 @@
-"""Time, as it is handed to the coordinator's core."""
+"""Time, as passed to the coordinator's core."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Moment(NamedTuple):
-    """Now, by both clocks: sessions and rebalances run on the one that never jumps, records carry the other."""
+    """The current time on both clocks: sessions and rebalances use the monotonic clock, records the wall clock."""
 
     monotonic_ms: int
     wall_ms: int

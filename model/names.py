@@ -6,19 +6,19 @@ import re
 from typing import Final
 
 TOPIC_NAME_LENGTH_MAX: Final = 249
-"""So that ``<topic>-<partition>`` and its ``.<id>-delete`` form fit a file name of 255 bytes."""
+"""Longest topic name, so that ``<topic>-<partition>`` and its ``.<id>-delete`` form fit in a 255-byte file name."""
 GROUP_OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 AUDIT_TOPIC: Final = "__audit"
-"""Where nodes put the audit log, with ``audit.topic.enable``."""
+"""The topic for the audit log, with ``audit.topic.enable``."""
 METADATA_LOG: Final = "__cluster_metadata"
-"""Kafka's name of the quorum's log: no topic here, and never one of clients."""
+"""Kafka's name for the quorum's log: not a topic here, and never one of clients."""
 INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, AUDIT_TOPIC})
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def topic_name_fault(name: str) -> str | None:
-    """Say why ``name`` cannot be a topic's, or ``None`` when it can."""
+    """Return why ``name`` cannot be a topic's, or ``None`` if it can."""
     if not name:
         return "expected a topic name, found an empty one"
     if name in (".", ".."):
@@ -31,10 +31,10 @@ def topic_name_fault(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics may not both exist when this is equal: metrics cannot tell ``.`` from ``_``."""
+    """Return the key on which topic names collide: metrics cannot distinguish ``.`` from ``_``."""
     return name.replace(".", "_")
 
 
 def is_internal(name: str) -> bool:
-    """Whether only the cluster itself writes to this topic."""
+    """Return whether only the cluster itself writes to this topic."""
     return name in INTERNAL_TOPICS

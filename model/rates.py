@@ -1,13 +1,13 @@
-"""Measures for quotas: a rate over sampled windows, and a token bucket. Pure: times come in as milliseconds.
+"""Measures for quotas: a rate over sampled windows, and a token bucket. Pure: times are passed in as milliseconds.
 
 Source: Kafka's ``SampledStat``, ``Rate`` and ``TokenBucket``.
 
 A :class:`SampledRate` keeps sums over windows of ``window_ms``. A window begins with the first value after the end of
-the one before. The rate is what all windows hold, divided by the time since the oldest of them began, and by at least
-``samples - 1`` whole windows: so with 11 windows of a second, ten seconds' worth may pass at once.
+the one before. The rate is the sum of all windows, divided by the time since the oldest of them began, but by at least
+``samples - 1`` whole windows: with 11 one-second windows, ten seconds' worth may pass in one burst.
 
-A :class:`TokenBucket` holds up to ``samples`` windows' worth of tokens. What is taken may make it negative; then
-nothing more should be taken until it is filled up to zero.
+A :class:`TokenBucket` holds up to ``samples`` windows' worth of tokens. Taking tokens may make it negative; then take
+no more until it has refilled to zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Sample:
 
 
 class SampledRate:
-    """Amounts a second, over the last ``samples`` windows."""
+    """Amounts per second, over the last ``samples`` windows."""
 
     __slots__ = ("_current", "_most", "_samples", "_window_ms")
 
@@ -41,7 +41,7 @@ class SampledRate:
             samples.append(_Sample(now_ms))
         sample = samples[self._current]
         if now_ms - sample.start_ms >= self._window_ms:
-            # One window more than are asked for: the oldest overlaps the time that is looked at.
+            # One window more than requested: the oldest overlaps the measured time.
             self._current = (self._current + 1) % (self._most + 1)
             if self._current == len(samples):
                 samples.append(_Sample(now_ms))
@@ -51,12 +51,12 @@ class SampledRate:
         sample.last_ms = now_ms
 
     def measure(self, now_ms: int) -> float:
-        """The rate now."""
+        """Return the current rate."""
         span_ms = self.span_ms(now_ms)
         return sum([sample.total for sample in self._samples]) * 1000 / span_ms
 
     def span_ms(self, now_ms: int) -> int:
-        """The time that :meth:`measure` divides by; windows in which nothing was recorded of late begin anew."""
+        """Return the time that :meth:`measure` divides by; reset windows without recent values."""
         keep_ms = self._most * self._window_ms
         oldest_ms = now_ms
         for sample in self._samples:
@@ -68,14 +68,14 @@ class SampledRate:
         return max(span_ms + max(lacking, 0) * self._window_ms, 1)
 
     def wait_ms(self, limit: float, now_ms: int) -> int:
-        """How long nothing must be recorded for the rate to be back within the limit: ``(rate - limit) / limit`` of the
-        time that it was measured over. Source: ``QuotaUtils.throttleTime``."""
+        """Return how long nothing must be recorded for the rate to drop to the limit: ``(rate - limit) / limit`` of the
+        measured time. Source: ``QuotaUtils.throttleTime``."""
         over = self.measure(now_ms) - limit
         return round(over / limit * self.span_ms(now_ms)) if over > 0 else 0
 
 
 class TokenBucket:
-    """Begins full. ``rate`` may change at any time."""
+    """A token bucket that begins full. ``rate`` may change at any time."""
 
     __slots__ = ("_at_ms", "_burst_s", "_tokens", "rate")
 
@@ -86,7 +86,7 @@ class TokenBucket:
         self._at_ms: int | None = None
 
     def tokens(self, now_ms: int) -> float:
-        """The tokens left now; negative where too much was taken."""
+        """Return the tokens left; negative if too many were taken."""
         most = self.rate * self._burst_s
         gained = 0.0 if self._at_ms is None else self.rate * (now_ms - self._at_ms) / 1000
         self._tokens = min(most, self._tokens + gained)
@@ -97,9 +97,10 @@ class TokenBucket:
         return self.tokens(now_ms) >= self.rate * self._burst_s
 
     def take(self, amount: float, now_ms: int) -> None:
-        """Take, or give back what is negative."""
+        """Take tokens, or give them back if negative."""
         self._tokens = min(self.rate * self._burst_s, self.tokens(now_ms) - amount)
 
     def lacking_ms(self, now_ms: int) -> int:
-        """How long until none are lacking; 0 if none are. Source: ``ControllerMutationQuotaManager.throttleTimeMs``."""
+        """Return how long until no tokens are lacking; 0 if none are. Source:
+        ``ControllerMutationQuotaManager.throttleTimeMs``."""
         return max(round(-self.tokens(now_ms) * 1000 / self.rate), 0)

@@ -1,7 +1,7 @@
-"""Regular expressions of users: RE2's syntax, matched in time linear in the text. Pure.
+"""Users' regular expressions: RE2's syntax, matched in time linear in the text. Pure.
 
-RE2 knows no lookaround and no back-references, and neither does RE2/J, which Kafka takes for subscriptions (KIP-848).
-Python's ``re`` could be made to match for ever.
+RE2 has no lookaround and no back-references, and neither has RE2/J, which Kafka uses for subscriptions (KIP-848). A
+pattern could keep Python's ``re`` busy forever.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any, Final
 import re2
 
 PATTERN_BYTES_MAX: Final = 4_096
-"""Longest pattern, in UTF-8. Tidelog's own bound."""
+"""Longest pattern, in bytes of UTF-8. Tidelog's own bound."""
 _MEMORY_MAX: Final = 1 << 20
-"""Bytes that a compiled pattern may take."""
+"""Memory limit of a compiled pattern, in bytes."""
 
 
 class BadPattern(ValueError):
-    """A pattern that is no regular expression of RE2, or too large; the text says why."""
+    """A pattern that is not a valid RE2 expression, or is too large; the text says why."""
 
 
 @lru_cache(maxsize=256)
 def compiled(pattern: str) -> Any:
-    """Raises :class:`BadPattern`."""
+    """Compile a pattern. Raises :class:`BadPattern`."""
     if len(pattern.encode()) > PATTERN_BYTES_MAX:
         raise BadPattern(f"expected a pattern of at most {PATTERN_BYTES_MAX} bytes, found {len(pattern.encode())}")
     options = re2.Options()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Secret(str):
-    """Text whose ``repr`` hides it, and with it that of each configuration that holds it."""
+    """Text that its own ``repr`` hides, and so does the ``repr`` of any configuration that holds it."""
 
     __slots__ = ()
 

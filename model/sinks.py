@@ -1,10 +1,10 @@
-"""The names of a sink's transactions. A name alone tells its sink, and so its coordinator.
+"""The names of a sink's transactions. The name alone identifies the sink, and so its coordinator.
 
-The transactions of a *sink* (an outside program that writes in numbered batches, each by a *job* of many
-*attempts*) are decided together, by one record batch. So all of them are in that partition of
-``__transaction_state`` to which the sink's name falls, whatever their own ids would: a transactional id of the form
-``__sink/<sink>/<batch>/<job>/<attempt>``, the sink's name percent-encoded, has the sink's name as *coordinator key*.
-Only the coordinator makes such ids; no producer may ask for one.
+One record batch decides all transactions of a *sink* (an external program that writes in numbered batches, each by a
+*job* of many *attempts*). So they all live in the partition of ``__transaction_state`` that the sink's name hashes to,
+not their own ids: a transactional id of the form ``__sink/<sink>/<batch>/<job>/<attempt>``, the sink's name
+percent-encoded, has the sink's name as *coordinator key*. Only the coordinator creates such ids; no producer may
+request one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
 SINK_PREFIX: Final = "__sink/"
-"""Prefix of sinks' transactional ids, which no others may have."""
+"""Prefix reserved for sinks' transactional ids."""
 SINK_NAME_BYTES_MAX: Final = 255
 SINK_PART_LENGTH_MAX: Final = 64
 BATCH_MAX: Final = 2**63 - 1
@@ -37,17 +37,17 @@ class SinkAttempt(NamedTuple):
 
 
 def sink_key(sink: str) -> str:
-    """The key of a sink's coordinator, looked up as if it were a transactional id."""
+    """Return the key of a sink's coordinator, which is looked up like a transactional id."""
     return SINK_PREFIX + quote(sink, safe="")
 
 
 def is_sinks(transactional_id: str) -> bool:
-    """Whether the id has the form that is kept for sinks."""
+    """Return whether the id has the form reserved for sinks."""
     return transactional_id.startswith(SINK_PREFIX)
 
 
 def sink_attempt(transactional_id: str) -> SinkAttempt | None:
-    """The sink that owns this transaction; None for any other id."""
+    """Return the sink that owns this transaction; None for any other id."""
     if not is_sinks(transactional_id):
         return None
     match transactional_id.removeprefix(SINK_PREFIX).split("/"):
@@ -58,14 +58,14 @@ def sink_attempt(transactional_id: str) -> SinkAttempt | None:
 
 
 def coordinator_key(transactional_id: str) -> str:
-    """The name to hash for an id's partition of ``__transaction_state``."""
+    """Return the name to hash for an id's partition of ``__transaction_state``."""
     if not is_sinks(transactional_id):
         return transactional_id
     return unquote(transactional_id.removeprefix(SINK_PREFIX).split("/", 1)[0])
 
 
 def sink_fault(sink: str) -> str | None:
-    """Say why no sink can be called so, or None."""
+    """Return why no sink can have this name, or None."""
     if not sink:
         return "expected a sink's name, found an empty one"
     size = len(sink.encode("utf-8", "surrogatepass"))
@@ -77,14 +77,14 @@ def sink_fault(sink: str) -> str | None:
 
 
 def job_fault(batch: int, job: str) -> str | None:
-    """Say why no job can be so, or None."""
+    """Return why the job is invalid, or None."""
     if not 0 <= batch <= BATCH_MAX:
         return f"expected a batch from 0 on, found {batch}"
     return part_fault("job", job)
 
 
 def part_fault(what: str, part: str) -> str | None:
-    """Say why ``part`` can be no name of a job or an attempt, or None."""
+    """Return why ``part`` cannot name a job or an attempt, or None."""
     if _PART.fullmatch(part):
         return None
     return f"{what}: expected 1 to {SINK_PART_LENGTH_MAX} of the characters A-Z a-z 0-9 . _ -, found {part[:100]!r}"

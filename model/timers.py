@@ -1,8 +1,8 @@
 """Deadlines by key, in one heap.
 
-Moving a deadline further out, which each heartbeat does, touches no heap: the old entry stays and is looked
-at again when its time comes. So there is one entry for a key, a second one only where a deadline was moved
-nearer, and entries of cancelled keys are swept once they outnumber the others.
+Postponing a deadline, which each heartbeat does, does not touch the heap: the old entry stays and is checked again when
+its time comes. So each key has one entry, and a second one only if a deadline was moved nearer. Entries of cancelled
+keys are removed once they outnumber the others.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _SWEEP_FROM: Final = 64
 
 
 class Timers(Generic[K]):
-    """``due`` hands out what has come due, in order of deadline, then of scheduling."""
+    """Deadlines by key; ``due`` returns the expired keys in order of deadline, then of scheduling."""
 
     __slots__ = ("_deadlines", "_entries", "_heap", "_sequence")
 
     def __init__(self) -> None:
         self._deadlines: dict[K, int] = {}
-        self._entries: dict[K, int] = {}  # the earliest entry of each key in the heap, by its time
+        self._entries: dict[K, int] = {}  # the time of each key's earliest entry in the heap
         self._heap: list[tuple[int, int, K]] = []
         self._sequence = 0
 
@@ -51,7 +51,8 @@ class Timers(Generic[K]):
         self._heap.clear()
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline, or an earlier time at which :meth:`due` finds nothing; None without any."""
+        """Return the earliest deadline, or an earlier time at which :meth:`due` finds nothing; None without
+        deadlines."""
         while self._heap:
             at, _, key = self._heap[0]
             if self._entries.get(key) == at and key in self._deadlines:
@@ -60,7 +61,7 @@ class Timers(Generic[K]):
         return None
 
     def due(self, now: int) -> list[K]:
-        """Take what is due at ``now``."""
+        """Remove and return the keys due at ``now``."""
         found: list[K] = []
         while self._heap and self._heap[0][0] <= now:
             at, key = self._drop()

@@ -1,4 +1,4 @@
-"""The release, as programs tell it to each other."""
+"""The release, as programs report it to each other."""
 
 from __future__ import annotations
 

@@ -1,17 +1,17 @@
-"""The quorum's voters: nodes *with their directories*, and the one place where a majority is counted.
+"""The quorum's voters: nodes *with their directories*, and the only place that counts majorities.
 
-A voter is a node's id and the id of its metadata log's directory (KIP-853). A directory's id is drawn when its
-journal is made, so a disk that was emptied or exchanged comes back as somebody new, whose votes and
-acknowledgements count for nothing until the others have admitted it.
+A voter is a node's id and the id of its metadata log's directory (KIP-853). A directory gets its random id with its
+journal, so an emptied or replaced disk comes back as a new voter: its votes and acknowledgements do not count until the
+others have admitted it.
 
-The *seats* of a quorum are its node ids and never change. A set is an entry of the log, in force as soon as it is
-appended, and the one before is in force again if it is truncated. A seat changes hands in two entries: the old
-directory leaves it, and once that is committed the new one takes it. Each step changes one voter, so that any
-majority before and any majority after it have a voter in common; exchanging one for the other in a single step
-would not do (``tests/quorum/test_voter_set.py`` shows both by going through all sets).
+The *seats* of a quorum are its node ids and never change. A set is a log entry, in force from its append; if it is
+truncated, the previous one is in force again. A seat changes hands in two entries: the old directory leaves it, and
+once that is committed the new one takes it. Each step changes one voter, so any majority before it and any majority
+after it share a voter; a swap in a single step would break that (``tests/quorum/test_voter_set.py`` shows both by
+checking all sets).
 
-Release 0.1 knew no directories: whoever had a seat's node id voted. :func:`directory_of_seat` names the directory of
-such a voter, the same on every node, so that its quorum is a set like any other.
+Release 0.1 had no directories: the node with a seat's id voted. :func:`directory_of_seat` derives the directory of such
+a voter, the same on every node, so that its quorum is a set like any other.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VERSION: Final = 0
 
 
 class Voter(NamedTuple):
-    """A node on one directory."""
+    """A node with one directory."""
 
     node_id: NodeId
     directory_id: DirectoryId
@@ -41,16 +41,16 @@ class Voter(NamedTuple):
 
 
 def directory_of_seat(cluster_id: str, node_id: NodeId) -> DirectoryId:
-    """The id of the directory that a voter of release 0.1 has, whatever disk it is on."""
+    """Return the directory id of a release 0.1 voter, whatever disk it is on."""
     return DirectoryId(hashlib.sha256(f"{cluster_id} {node_id}".encode()).digest()[:16])
 
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """The voters in force from some entry of the log on, and the seats that nobody holds."""
+    """The voters in force from some log entry on, and the vacant seats."""
 
     voters: tuple[Voter, ...]
-    """In rising order of node ids, each once."""
+    """Sorted by node id, without repetition."""
     vacant: tuple[NodeId, ...] = ()
 
     def __post_init__(self) -> None:
@@ -66,18 +66,18 @@ class VoterSet:
         return tuple(sorted((*(voter.node_id for voter in self.voters), *self.vacant)))
 
     def has_majority(self, found: Iterable[Voter]) -> bool:
-        """Whether more than half of the voters are among ``found``; what is no voter counts for nothing."""
+        """Return whether more than half of the voters are among ``found``; others do not count."""
         return 2 * len(set(found).intersection(self.voters)) > len(self.voters)
 
     def without(self, node_id: NodeId) -> VoterSet:
-        """The set after a seat was left."""
+        """Return the set after a voter left its seat."""
         return VoterSet(
             tuple(voter for voter in self.voters if voter.node_id != node_id),
             tuple(sorted({*self.vacant, node_id})),
         )
 
     def admitting(self, newcomer: Voter) -> VoterSet:
-        """The set after a vacant seat was taken. Raises ``ValueError`` where it is not vacant."""
+        """Return the set after a voter took a vacant seat. Raises ``ValueError`` if it is not vacant."""
         if newcomer.node_id not in self.vacant:
             raise ValueError(f"expected a vacant seat of {self.vacant}, found {newcomer}")
         return VoterSet(
@@ -90,7 +90,7 @@ class VoterSet:
 
     @classmethod
     def decode(cls, data: bytes) -> VoterSet:
-        """Raises ``ValueError`` for anything but what :meth:`encode` returned."""
+        """Read the output of :meth:`encode`. Raises ``ValueError`` for anything else."""
         try:
             version, voters, vacant = _HEAD.unpack_from(data)
             at = _HEAD.size + voters * _VOTER.size

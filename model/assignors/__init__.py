@@ -1,4 +1,4 @@
-"""How the leader of a consumer group divides partitions among the members, and how users write their own way."""
+"""How a consumer group's leader divides partitions among the members, and how users write their own assignors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = MappingProxyType(
         CooperativeStickyAssignor.name: CooperativeStickyAssignor,
     }
 )
-"""The assignors that come with Tidelog, by the name that stands in ``partition.assignment.strategy``."""
+"""The assignors that come with Tidelog, by their names in ``partition.assignment.strategy``."""
 
 __all__ = [
     "ASSIGNORS",

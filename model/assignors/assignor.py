@@ -13,29 +13,29 @@ from typing import Final, Protocol
 from tidelog.model.ids import TopicPartition
 
 NO_GENERATION: Final = -1
-"""The generation of a member that says none: it never was in the group, or lost its place."""
+"""The generation of a member that has none: it never was in the group, or was evicted."""
 
 
 class RebalanceProtocol(enum.IntEnum):
-    """A member's handling of its partitions during a rebalance (KIP-429); numbers as in Kafka.
+    """How a member treats its partitions during a rebalance (KIP-429); numbers as in Kafka.
 
     A consumer follows the highest protocol that *all* of its assignors speak.
     """
 
     EAGER = 0
-    """Gives all of them up before it joins."""
+    """It gives up all of them before it joins."""
     COOPERATIVE = 1
-    """Keeps them, and gives up afterwards those that went to others; then it joins again."""
+    """It keeps them, then gives up those that went to others and joins again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """One member's part of a join. Bytes: :mod:`tidelog.proto.logs.consumer_protocol`.
 
-    ``topics``: what it wants to read; the order and repetitions mean nothing. ``user_data``: what its assignor
-    had to say, empty for nothing. ``owned``: what it reads at this moment, and still did in ``generation_id``
-    (-1: it says none). ``rack_id``: where it stands, for assignors that mind. ``group_instance_id``: of a static
-    member (KIP-345); it is no part of the bytes, the coordinator tells it to the group's leader.
+    ``topics``: its subscription; order and repetitions mean nothing. ``user_data``: its assignor's data, empty for
+    none. ``owned``: the partitions that it reads now, since ``generation_id`` (-1: not given). ``rack_id``: its rack,
+    for rack-aware assignors. ``group_instance_id``: a static member's id (KIP-345); not part of the bytes, the
+    coordinator sends it to the group's leader.
     """
 
     topics: tuple[str, ...]
@@ -57,15 +57,15 @@ class Assignment:
 class Assignor(Protocol):
     """A way to divide partitions among the members of a group. Users may write their own.
 
-    Each consumer holds its own instances. A rebalance calls, in this order and never two at once:
+    Each consumer has its own instances. A rebalance calls, in this order and never concurrently:
 
     1. ``user_data`` in every member, when it joins;
     2. ``assign`` in one member, the group's leader, for all of them;
-    3. ``on_assignment`` in every member, when it has its part.
+    3. ``on_assignment`` in every member, when it gets its assignment.
 
-    To write one: a class with the four things below and, if it is to be named in a setting, no required constructor
-    arguments. Every consumer of the group must offer an assignor of the same ``name``: the coordinator chooses a
-    name that all members know, by their order of preference. A round robin that gives each topic to one member::
+    To write one, define a class with the members below and, if a setting is to name it, no required constructor
+    arguments. Every consumer of the group must offer an assignor of the same ``name``: the coordinator chooses a name
+    that all members know, by their order of preference. A round robin that gives each topic to one member::
 
         class WholeTopics:
             name = "whole-topics"
@@ -88,48 +88,49 @@ class Assignor(Protocol):
 
         consumer = Consumer(bootstrap, group_id="g", partition_assignment_strategy=[WholeTopics])
 
-    A whole rebalance waits while ``assign`` runs, so it should take well under a second. An exception out of any of
-    the three reaches the caller of ``poll`` in the consumer where it was raised.
+    The whole rebalance waits while ``assign`` runs, so it should take well under a second. An exception from any of the
+    three methods reaches the caller of ``poll`` in the consumer that raised it.
     """
 
     @property
     def name(self) -> str:
-        """By this name members agree on an assignor; unique among the assignors of a consumer."""
+        """The name by which members agree on an assignor; unique among a consumer's assignors."""
 
     @property
     def protocols(self) -> tuple[RebalanceProtocol, ...]:
-        """The rebalance protocols under which this assignor is right.
+        """The rebalance protocols under which this assignor is correct.
 
-        Whoever names COOPERATIVE promises that ``assign`` gives no partition to a member while another one still
-        owns it (``Subscription.owned``): it leaves such a partition out, for the rebalance that follows.
+        COOPERATIVE promises that ``assign`` gives no partition to a member while another one still owns it
+        (``Subscription.owned``): it leaves such a partition to the next rebalance.
         """
 
     def user_data(self, topics: frozenset[str]) -> bytes:
-        """Say what the leader's ``assign`` should know of this member, which is to read ``topics``; empty: nothing."""
+        """Return what the leader's ``assign`` should know about this member, which subscribes to ``topics``; empty:
+        nothing."""
 
     def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
         """Divide the partitions of all topics that members are subscribed to.
 
-        ``partitions_of``: number of partitions of each topic that exists; ``members``: by member id. The answer
-        has every member, also those that get nothing, and gives a partition to one member at most, which is
-        subscribed to its topic. The order of either mapping should not show in the answer.
+        ``partitions_of``: number of partitions of each topic that exists; ``members``: by member id. The result has
+        every member, including those that get nothing, and gives each partition to at most one member, which subscribes
+        to its topic. The order of either mapping should not affect the result.
         """
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
-        """Take note of what this member got, and of the group's generation in which it did."""
+        """Receive this member's assignment and its generation of the group."""
 
 
 def subscribed_topics(partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, int]:
-    """The topics that somebody is subscribed to and that have partitions, in order of their names."""
+    """Return the topics that have subscribers and partitions, by name."""
     wanted = {topic for member in members.values() for topic in member.topics}
     return {topic: partitions_of[topic] for topic in sorted(wanted) if partitions_of.get(topic, 0) > 0}
 
 
 def members_in_order(members: Mapping[str, Subscription]) -> list[str]:
-    """Static members by their instance ids, then the others by their member ids.
+    """Return static members by instance id, then the others by member id.
 
-    So the order outlives a restart of static members, whose member ids change.
-    Source: ``AbstractPartitionAssignor.MemberInfo.compareTo``.
+    So the order survives a restart of static members, which changes their member ids. Source:
+    ``AbstractPartitionAssignor.MemberInfo.compareTo``.
     """
 
     def rank(member: str) -> tuple[bool, str, str]:
@@ -140,5 +141,5 @@ def members_in_order(members: Mapping[str, Subscription]) -> list[str]:
 
 
 def as_assignments(parts: Mapping[str, Iterable[TopicPartition]]) -> dict[str, Assignment]:
-    """Each member's part as an assignment without user data, members in order of their ids."""
+    """Return each member's partitions as an assignment without user data, ordered by member id."""
     return {member: Assignment(tuple(parts[member])) for member in sorted(parts)}

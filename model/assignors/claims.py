@@ -10,18 +10,18 @@ from tidelog.model.ids import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The partitions that a member says to own, and the generation in which it got them (-1: it says none)."""
+    """The partitions that a member claims to own, and the generation in which it got them (-1: not given)."""
 
     partitions: tuple[TopicPartition, ...]
     generation: int
 
 
 def undisputed(counts: Mapping[str, int], claims: Mapping[str, Claim]) -> dict[str, list[TopicPartition]]:
-    """The partitions that each member owns, among the existing ones (``counts``: topic → number of them).
+    """Return the existing partitions that each member owns (``counts``: topic → number of partitions).
 
-    Of several claims to one partition that of the highest generation holds: an older one comes from a member that
-    missed a rebalance. Where several have the highest, none holds. So does ``AbstractStickyAssignor``, except where
-    its outcome rests on the order of a hash map: three claims, the highest of which it meets last.
+    Among several claims to one partition, the highest generation wins: an older claim comes from a member that missed a
+    rebalance. If several have the highest, none wins. ``AbstractStickyAssignor`` does the same, except where its result
+    depends on the order of a hash map: three claims, the highest met last.
     """
     generation_of: dict[TopicPartition, int] = {}
     owner_of: dict[TopicPartition, str | None] = {}
@@ -44,7 +44,7 @@ def undisputed(counts: Mapping[str, int], claims: Mapping[str, Claim]) -> dict[s
 
 
 def outdated(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """A partition's last holder, by the claims older than the newest generation that any member knows."""
+    """Return partitions' last holders, by claims older than the newest generation that any member knows."""
     newest = max((claim.generation for claim in claims.values()), default=-1)
     holder_of: dict[TopicPartition, str] = {}
     generation_of: dict[TopicPartition, int] = {}
@@ -59,11 +59,11 @@ def outdated(claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
 
 
 def still_held(parts: Mapping[str, Sequence[TopicPartition]], claims: Mapping[str, Claim]) -> dict[TopicPartition, str]:
-    """The partitions of ``parts`` that their new owner cannot have yet: another member may be reading them.
+    """Return the partitions of ``parts`` that their new owner cannot have yet: another member may be reading them.
 
-    That is so where another one claims a partition, and the new owner does not claim it with a higher generation.
-    Source: ``CooperativeStickyAssignor.computePartitionsTransferringOwnership``; this is stricter where two members
-    claim a partition with equal right and one of them is to have it.
+    That is the case if another member claims a partition, and the new owner does not claim it with a higher generation.
+    Source: ``CooperativeStickyAssignor.computePartitionsTransferringOwnership``; this is stricter if two members claim
+    a partition with the same generation and one of them gets it.
     """
     claimants: dict[TopicPartition, list[str]] = {}
     for member in sorted(claims):

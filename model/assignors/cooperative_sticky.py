@@ -1,4 +1,4 @@
-"""The sticky division for members that go on reading what they keep."""
+"""The sticky assignment for members that continue reading the partitions that they keep."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _GENERATION: Final = struct.Struct(">i")
 class CooperativeStickyAssignor:
     """Like :class:`~tidelog.model.assignors.sticky.StickyAssignor`, for cooperative rebalances (KIP-429).
 
-    A partition that is to go from one member to another is assigned to nobody at first. Its old owner gives it up and
-    joins again, and that second rebalance gives it to the new one; the others never stop. Source: Kafka's
+    A partition that moves between members is assigned to nobody at first. Its old owner gives it up and joins again,
+    and that second rebalance gives it to the new owner; other partitions are never interrupted. Source: Kafka's
     ``CooperativeStickyAssignor``.
     """
 
@@ -34,11 +34,11 @@ class CooperativeStickyAssignor:
         self._generation_id = NO_GENERATION
 
     def user_data(self, topics: frozenset[str]) -> bytes:
-        """The generation of this member's last assignment, for leaders that know subscriptions of version 1 only."""
+        """The generation of this member's last assignment, for leaders that know only version 1 subscriptions."""
         return _GENERATION.pack(self._generation_id)
 
     def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
-        """Divide by what the members own, and leave out what its new owner cannot have yet."""
+        """Assign by what the members own, and leave out what the new owner cannot have yet."""
         claims = {member: _claim(said) for member, said in members.items()}
         parts = divide_stickily(partitions_of, members, claims)
         held = still_held(parts, claims)
@@ -52,8 +52,8 @@ class CooperativeStickyAssignor:
 
 
 def _claim(said: Subscription) -> Claim:
-    """A member's partitions, and since when it owns them: by the subscription (version 2) or by its user data (version
-    1)."""
+    """Return a member's partitions, and the generation since which it owns them: from the subscription (version 2) or
+    its user data (version 1)."""
     generation = said.generation_id
     if generation < 0 and len(said.user_data) >= _GENERATION.size:
         (generation,) = _GENERATION.unpack_from(said.user_data)

@@ -1,6 +1,6 @@
-"""The sticky division for members that all want the same topics: any member may have any partition.
+"""The sticky assignment for members with equal subscriptions: any member may get any partition.
 
-Source: the constrained algorithm of Kafka's ``AbstractStickyAssignor``. Where that follows the order of a hash map,
+Source: the constrained algorithm of Kafka's ``AbstractStickyAssignor``. Where Kafka follows the order of a hash map,
 this follows the order of member ids.
 """
 
@@ -15,11 +15,11 @@ from tidelog.model.ids import TopicPartition
 def divide_equally(
     counts: Mapping[str, int], owned: Mapping[str, list[TopicPartition]]
 ) -> dict[str, list[TopicPartition]]:
-    """Give each member its fair share: what it owns, as far as it fits, and its turn of what is left.
+    """Give each member its fair share: first what it owns, as far as that fits, then its turn of the rest.
 
-    ``counts``: number of partitions of each topic; ``owned``: what each member owns of them, no partition twice.
-    With p partitions and m members each member gets p // m, and p % m of them one more. Takes time in proportion to
-    p, apart from sorting.
+    ``counts``: number of partitions of each topic; ``owned``: what each member owns, no partition twice. With p
+    partitions and m members, each member gets p // m, and p % m of them one more. Takes time proportional to p, apart
+    from sorting.
     """
     parts: dict[str, list[TopicPartition]] = {member: [] for member in sorted(owned)}
     if not parts:
@@ -59,5 +59,6 @@ def divide_equally(
 
 
 def _number_first(partition: TopicPartition) -> tuple[int, str]:
-    """Keeping low numbers of all topics, rather than all of the first topics, leaves each topic spread out."""
+    """Order partitions by number first: keeping low numbers of all topics, rather than all of the first topics, spreads
+    each topic out."""
     return (partition.partition, partition.topic)

@@ -1,4 +1,4 @@
-"""Each topic is cut into ranges of neighbouring partitions, one range a member."""
+"""The range assignor: it cuts each topic into ranges of neighbouring partitions, one per member."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from tidelog.model.ids import TopicPartition
 
 
 class RangeAssignor:
-    """Topic by topic: its partitions in order, in ranges of equal length, to its members in order.
+    """Assigns each topic's partitions, in order and in ranges of equal length, to its members in order.
 
-    Where the division leaves a rest, the first members get one partition more. Topics with the same number of
-    partitions and the same members are cut alike, so equal keys of both reach one member. Racks are not minded.
-    Source: Kafka's ``RangeAssignor``.
+    If there is a remainder, the first members get one more partition each. Topics with the same number of partitions
+    and the same members are cut alike, so equal keys of both reach one member. Racks are ignored. Source: Kafka's
+    ``RangeAssignor``.
     """
 
     name: ClassVar[str] = "range"
     protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
 
     def user_data(self, topics: frozenset[str]) -> bytes:
-        """Nothing: the outcome rests on no history."""
+        """Return nothing: the result depends on no history."""
         return b""
 
     def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
-        """Cut each topic among those subscribed to it."""
+        """Cut each topic among its subscribers."""
         counts = subscribed_topics(partitions_of, members)
         members_of: dict[str, list[str]] = {topic: [] for topic in counts}
         for member in members_in_order(members):
@@ -49,4 +49,4 @@ class RangeAssignor:
         return as_assignments(parts)
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
-        """Nothing to remember."""
+        """Do nothing: there is nothing to remember."""

@@ -1,4 +1,4 @@
-"""All partitions of all topics are dealt out one by one."""
+"""The round-robin assignor: it deals out all partitions of all topics one by one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from tidelog.model.ids import TopicPartition
 
 
 class RoundRobinAssignor:
-    """Partitions in order of topic and number, dealt to the members in order, over and over.
+    """Deals partitions, in order of topic and number, to the members in order, over and over.
 
-    A member that is not subscribed to a partition's topic is skipped. With equal subscriptions the numbers of
-    partitions differ by at most one; with unequal ones they may differ by much. Source: Kafka's
-    ``RoundRobinAssignor``.
+    Members that do not subscribe to a partition's topic are skipped. With equal subscriptions the members' loads differ
+    by at most one; with unequal ones they may differ widely. Source: Kafka's ``RoundRobinAssignor``.
     """
 
     name: ClassVar[str] = "roundrobin"
     protocols: ClassVar[tuple[RebalanceProtocol, ...]] = (RebalanceProtocol.EAGER,)
 
     def user_data(self, topics: frozenset[str]) -> bytes:
-        """Nothing: the outcome rests on no history."""
+        """Return nothing: the result depends on no history."""
         return b""
 
     def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
@@ -46,4 +45,4 @@ class RoundRobinAssignor:
         return as_assignments(parts)
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
-        """Nothing to remember."""
+        """Do nothing: there is nothing to remember."""

@@ -1,4 +1,4 @@
-"""Balanced, and with as few moves as balance allows; members give everything up before a rebalance."""
+"""The sticky assignor: balanced, with as few moves as balance allows; members give up everything before a rebalance."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _INT32: Final = struct.Struct(">i")
 def divide_stickily(
     partitions_of: Mapping[str, int], members: Mapping[str, Subscription], claims: Mapping[str, Claim]
 ) -> dict[str, list[TopicPartition]]:
-    """Balance first, then the fewest moves. ``claims`` has every member.
+    """Assign with balance first, then the fewest moves. ``claims`` has every member.
 
-    Balanced means: the members' numbers of partitions differ by at most one, or, where subscriptions are unequal, no
-    member could take a partition from one that has at least two more. Racks are not minded.
-    Source: Kafka's ``AbstractStickyAssignor``.
+    Balanced means that the members' loads differ by at most one or, with unequal subscriptions, that no member could
+    take a partition from one with at least two more. Racks are ignored. Source: Kafka's ``AbstractStickyAssignor``.
     """
     counts = subscribed_topics(partitions_of, members)
     owned = undisputed(counts, claims)
@@ -41,10 +40,10 @@ def divide_stickily(
 
 
 class StickyAssignor:
-    """The sticky division for members that give all partitions up before they join.
+    """The sticky assignment for members that give up all partitions before they join.
 
-    What a member had it says in its user data, in the bytes of Kafka's ``StickyAssignor``, so that members on Kafka's
-    client and on this one may share a group.
+    A member reports its former partitions in its user data, in the bytes of Kafka's ``StickyAssignor``, so that members
+    on Kafka's client and on this one may share a group.
     """
 
     name: ClassVar[str] = "sticky"
@@ -54,23 +53,23 @@ class StickyAssignor:
         self._mine: Claim | None = None
 
     def user_data(self, topics: frozenset[str]) -> bytes:
-        """This member's last assignment, and when it came; empty before the first one."""
+        """Return this member's last assignment and its generation; empty before the first one."""
         return b"" if self._mine is None else encode_claim(self._mine)
 
     def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> Mapping[str, Assignment]:
-        """Divide by what the members' user data says; user data that cannot be read says nothing."""
+        """Assign by the members' user data; unreadable user data counts as empty."""
         claims = {member: decode_claim(said.user_data) for member, said in members.items()}
         return as_assignments(divide_stickily(partitions_of, members, claims))
 
     def on_assignment(self, assignment: Assignment, generation_id: int) -> None:
-        """Remember it for the next rebalance."""
+        """Remember the assignment for the next rebalance."""
         self._mine = Claim(assignment.partitions, generation_id)
 
 
 def encode_claim(claim: Claim) -> bytes:
-    """Kafka's ``StickyAssignorUserData`` version 1: an array of (topic, array of partitions), the generation.
+    """Encode Kafka's ``StickyAssignorUserData`` version 1: an array of (topic, array of partitions), the generation.
 
-    The bytes bear no version. ``claim`` comes from an assignment that was decoded, so everything fits its field.
+    The bytes have no version. ``claim`` comes from a decoded assignment, so everything fits its field.
     """
     numbers_of: dict[str, list[int]] = {}
     for topic, number in claim.partitions:
@@ -84,7 +83,7 @@ def encode_claim(claim: Claim) -> bytes:
 
 
 def decode_claim(data: bytes) -> Claim:
-    """Read version 1, or version 0, which ends before the generation. What cannot be read claims nothing."""
+    """Read version 1, or version 0, which ends before the generation. Unreadable bytes claim nothing."""
     partitions: list[TopicPartition] = []
     try:
         (topics,) = _INT32.unpack_from(data)

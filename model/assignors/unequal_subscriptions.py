@@ -1,7 +1,7 @@
-"""The sticky division for members that want different topics: balance as far as subscriptions allow.
+"""The sticky assignment for members with different subscriptions: balance as far as these allow.
 
-Source: the general algorithm of Kafka's ``AbstractStickyAssignor``. Where that follows the order of a hash map,
-this follows the order of member ids and of moves.
+Source: the general algorithm of Kafka's ``AbstractStickyAssignor``. Where Kafka follows the order of a hash map, this
+follows the order of member ids and moves.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ def divide_unequally(
     owned: Mapping[str, list[TopicPartition]],
     last_holder_of: Mapping[TopicPartition, str],
 ) -> dict[str, list[TopicPartition]]:
-    """Divide so that no member could take a partition from one that has at least two more.
+    """Assign so that no member could take a partition from one with at least two more.
 
-    ``counts``: number of partitions of each topic; ``topics_of``: what each member is subscribed to; ``owned``: what
-    each owns, no partition twice; ``last_holder_of``: the member that had a partition before its current owner, and
-    gets it back first where balance asks for a move. The topics that the fewest members want come first.
+    ``counts``: number of partitions of each topic; ``topics_of``: each member's subscription; ``owned``: what each
+    owns, no partition twice; ``last_holder_of``: the member that had a partition before its current owner, and is first
+    to get it back if balance requires a move. Topics with the fewest subscribers come first.
     """
     division = _Division(counts, topics_of, owned)
     unassigned = division.unassigned()
@@ -35,9 +35,9 @@ def divide_unequally(
 
 
 class _Division:
-    """Each member's partitions at a moment, and their number.
+    """Each member's current partitions and their number.
 
-    ``loads`` holds (number of partitions, member id) in order, so the first one is the least loaded member.
+    ``loads`` holds (number of partitions, member id) in order, so the first entry is the least loaded member.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class _Division:
         return [partition for partition in self.partitions if partition not in self.owner_of]
 
     def least_loaded(self, topic: str) -> tuple[int, str]:
-        """Of the members that want the topic the one with the fewest partitions, and how many it has."""
+        """Return the topic's subscriber with the fewest partitions, and their number."""
         for load in self.loads:
             if topic in self.topics_of[load[1]]:
                 return load
@@ -85,9 +85,9 @@ class _Division:
         self.owner_of[partition] = member
 
     def balance(self, partitions: Sequence[TopicPartition], last_holder_of: Mapping[TopicPartition, str]) -> None:
-        """Move partitions to members with at least two fewer, until there is nothing left to move.
+        """Move partitions to members with at least two fewer, until no move is left.
 
-        It ends: each move makes the sum of the squares of the loads smaller.
+        It terminates: each move reduces the sum of the squared loads.
         """
         movable = [partition for partition in partitions if self._wanted_by[partition.topic] > 1]
         moved = True
@@ -117,9 +117,11 @@ class _Division:
                 topic = ""
 
     def _move(self, partition: TopicPartition, target: str) -> None:
-        """Lighten this partition's owner, or another one with at least two more than ``target``, in favour of that.
+        """Move load to ``target`` from this partition's owner, or from another member with at least two more
+        partitions.
 
-        Where a partition of the topic had moved from ``target`` to this one's first owner, that one comes back rather.
+        If another partition of the topic has moved from ``target`` to this one's first owner, move that one back
+        instead.
         """
         back = self._moves.undone_by(partition, self.owner_of[partition], target)
         if back is None:
@@ -127,7 +129,7 @@ class _Division:
             return
         first_owner = self.owner_of[back]
         if len(self.parts[first_owner]) <= len(self.parts[target]) + 1:
-            self._shift(partition, first_owner)  # it lost one and gets one: both are where they were at first
+            self._shift(partition, first_owner)  # it lost one and gets one: both are back where they started
         self._shift(back, target)
 
     def _shift(self, partition: TopicPartition, target: str) -> None:
@@ -140,21 +142,22 @@ class _Division:
         self.owner_of[partition] = target
 
     def _change_load(self, member: str, change: int) -> None:
-        """Call it before the member's part changes."""
+        """Move the member in ``loads``. Call it before the member's partitions change."""
         load = len(self.parts[member])
         del self.loads[bisect_left(self.loads, (load, member))]
         insort(self.loads, (load + change, member))
 
 
 class _Moves:
-    """The moves of partitions between members; two moves of one partition count as one, there and back as none."""
+    """The moves of partitions between members; two moves of one partition count as one, a move there and back as
+    none."""
 
     def __init__(self) -> None:
         self._move_of: dict[TopicPartition, tuple[str, str]] = {}
         self._partitions_of: dict[tuple[str, str, str], dict[TopicPartition, None]] = {}
 
     def undone_by(self, partition: TopicPartition, source: str, target: str) -> TopicPartition | None:
-        """A partition of the same topic that moved the other way, so that taking it back spares a move."""
+        """Return a partition of the same topic that moved the other way, so that moving it back saves a move."""
         first_source = self._move_of.get(partition, (source, target))[0]
         others = self._partitions_of.get((partition.topic, target, first_source))
         return next(iter(others)) if others else None

@@ -1,1 +1,1 @@
-"""Settings: names, types, defaults, bounds and the pages made of them."""
+"""Settings: names, types, defaults, bounds and the pages generated from them."""

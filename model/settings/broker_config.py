@@ -80,10 +80,10 @@ class NodeConfig(
     ReplicationSettings,
     RequestSettings,
 ):
-    """Every setting of a node, typed. Making one checks the settings against each other (``ConfigError``);
-    :meth:`parse` and :meth:`from_properties` check each by itself as well."""
+    """Every setting of a node, typed. The constructor checks the settings against each other (``ConfigError``);
+    :meth:`parse` and :meth:`from_properties` also check each by itself."""
 
-    # --- The node's identity, and where it listens ---
+    # --- Node identity and listeners -----------------
     node_id: NodeId = integer(-1, "This node's id, unique in the cluster.", at_least=0, required=True)
     process_roles: tuple[str, ...] = listing(
         (BROKER, CONTROLLER), "What this node is: broker, controller or both.", choices=(BROKER, CONTROLLER)
@@ -161,7 +161,7 @@ class NodeConfig(
     delete_topic_enable: bool = boolean(True, "Whether topics may be deleted.")
 
     listener_overrides: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), repr=False)
-    """By listener: its own settings (``listener.name.NAME.setting``) as text."""
+    """Each listener's own settings (``listener.name.NAME.setting``) as text."""
 
     DEFINITION: ClassVar[ConfigDef]
 
@@ -220,8 +220,8 @@ class NodeConfig(
 
     @classmethod
     def from_properties(cls, source: str | Path, overrides: Mapping[str, str] | None = None) -> Self:
-        """Read a ``.properties`` file (a ``Path``) or its text. ``overrides`` win. Raises
-        :class:`ConfigError` naming the file and the line, and ``OSError`` where the file cannot be read."""
+        """Read a ``.properties`` file (a ``Path``) or its text. ``overrides`` win. Raises :class:`ConfigError` naming
+        the file and the line, and ``OSError`` if the file cannot be read."""
         where = f"{source}: " if isinstance(source, Path) else ""
         try:
             content = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
@@ -243,7 +243,7 @@ class NodeConfig(
             raise ConfigError(f"{where}{error}") from None
 
     def describe(self) -> dict[str, str | None]:
-        """Every setting as text, by its Kafka name."""
+        """Return every setting as text, by its Kafka name."""
         own = {
             f"{LISTENER_PREFIX}{listener.lower()}.{name}": value
             for listener, settings in self.listener_overrides
@@ -278,7 +278,7 @@ class NodeConfig(
 
     @property
     def replication_listener(self) -> str:
-        """Name of the listener at which this broker reaches the others."""
+        """Name of the listener by which this broker reaches the others."""
         if self.inter_broker_listener_name is not None:
             return self.inter_broker_listener_name.upper()
         names = [found.name for found in self.broker_listeners if found.name not in self.kafka_listener_names]
@@ -290,12 +290,12 @@ class NodeConfig(
         return frozenset({self.replication_listener, *self.replication_listener_names})
 
     def protocol_of(self, listener: str) -> SecurityProtocol:
-        """How the listener of this name is secured, on this node and on the others."""
+        """Return how the listener of this name is secured, on this node and on the others."""
         unmapped = SecurityProtocol.SSL if listener.upper() == HTTPS else SecurityProtocol.PLAINTEXT
         return dict(self.listener_security_protocol_map).get(listener.upper(), unmapped)
 
     def security_of(self, listener: str) -> ListenerSecurity:
-        """The listener's settings: its own, and for the rest the node's."""
+        """Return the listener's settings: its own and, for the rest, the node's."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(ListenerSecurity)}
         own = dict(self.listener_overrides).get(listener.upper(), ())
         return ListenerSecurity(**fields | LISTENER_SECURITY_DEF.parse(dict(own)))
@@ -311,7 +311,7 @@ class NodeConfig(
 
     @property
     def audit_path(self) -> str | None:
-        """The audit log's file; ``None`` where there is none."""
+        """The audit log's file; ``None`` if there is none."""
         if not self.audit_kinds:
             return None
         by_default = None if self.authorizer_class_name is None else f"{self.metadata_directory}/audit.log"
@@ -319,7 +319,7 @@ class NodeConfig(
 
     @property
     def audits_to_topic(self) -> bool:
-        """Whether this node puts the audit log into a topic."""
+        """Whether this node writes the audit log to a topic."""
         return self.audit_topic_enable and self.is_broker and bool(self.audit_kinds)
 
     @property
@@ -331,7 +331,8 @@ class NodeConfig(
         return (Voter(self.node_id, own.host, own.port),)
 
     def advertised(self, bound_ports: Mapping[str, int]) -> tuple[Listener, ...]:
-        """Where others reach this broker's listeners. ``bound_ports``: real port by name, of those that are bound."""
+        """Return where others reach this broker's listeners. ``bound_ports``: the real ports of bound listeners, by
+        name."""
         by_name = {found.name: found for found in self.advertised_listeners}
         made = [by_name.get(own.name, own) for own in self.broker_listeners if own.name in bound_ports]
         return tuple(found if found.port else found._replace(port=bound_ports[found.name]) for found in made)
@@ -347,7 +348,7 @@ class NodeConfig(
         return f"clients belong at {bracketed(named.host)}:{named.port}"
 
     def grpc_listener_for(self, kafka: Listener, bound_ports: Mapping[str, int]) -> Listener:
-        """The listener to which we refer a gRPC client that connected to the Kafka listener ``kafka``: a client
+        """Return the listener to suggest to a gRPC client that connected to the Kafka listener ``kafka``: a client
         listener of the same security protocol if there is one, advertised at the same host if possible, else the first.
         The brokers' own listeners are the last resort."""
         host = next((found.host for found in self.advertised_listeners if found.name == kafka.name), kafka.host)
@@ -475,7 +476,7 @@ class NodeConfig(
 
 
 def _setting_called(name: str) -> Setting:
-    """The definition of a setting, a listener's own included. Raises :class:`ConfigError` for what is none."""
+    """Return a setting's definition, also of a listener's own. Raises :class:`ConfigError` for an unknown name."""
     own = split_listener_setting(name)
     if own is not None:
         if own[1] in LISTENER_SECURITY_DEF.settings:
@@ -514,7 +515,7 @@ DEVIATIONS: Final[dict[str, str]] = {
     "group.consumer.max.size": "no limit in Kafka; nothing is unbounded here",
     "group.max.size": "no limit in Kafka; nothing is unbounded here",
 }
-"""Settings whose default is not Kafka's, and why."""
+"""Settings whose default differs from Kafka's, and why."""
 
 OWN_SETTINGS: Final = frozenset(
     {

@@ -1,4 +1,4 @@
-"""A subscription to metrics of clients (KIP-714). Source: Kafka's ``ClientMetricsConfigs``."""
+"""A subscription to client metrics (KIP-714). Source: Kafka's ``ClientMetricsConfigs``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ATTRIBUTES: Final = (
 )
 """The attributes by which a subscription can choose clients."""
 Match = tuple[tuple[str, str], ...]
-"""Attribute, and the regular expression that the whole of it must match."""
+"""Attribute, and the regular expression that must match its whole value."""
 
 
 def read_match(text: str) -> Match:
-    """Raises ``ValueError``: "expected …, found …"."""
+    """Read the attributes. Raises ``ValueError``: "expected …, found …"."""
     found: dict[str, str] = {}
     for item in split_list(text):
         name, equals, pattern = (part.strip() for part in item.partition("="))

@@ -1,8 +1,8 @@
-"""Settings as data: their names, types, defaults, bounds and documentation, and how a value is read.
+"""Settings as data: names, types, defaults, bounds, documentation and parsing.
 
-A configuration is a frozen dataclass whose fields are made by :func:`boolean`, :func:`integer` and
-their like. A field's setting is its name with dots for underscores (``retention_ms`` is
-``retention.ms``), so a setting is written down once. Source: Kafka's ``ConfigDef`` and ``ConfigKey``.
+A configuration is a frozen dataclass with fields from :func:`boolean`, :func:`integer` and so on. A field's setting is
+its name with dots for underscores (``retention_ms`` is ``retention.ms``), so each setting is written once. Source:
+Kafka's ``ConfigDef`` and ``ConfigKey``.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ VALUE_LENGTH_MAX: Final = 32_767
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be taken. The text names the setting, what was expected and what was found."""
+    """An invalid setting. The text names the setting, what was expected and what was found."""
 
 
 class ValueType(enum.Enum):
-    """Kafka's ``ConfigDef.Type``, as far as a setting here has it."""
+    """Kafka's ``ConfigDef.Type``, as far as settings here use it."""
 
     BOOLEAN = "BOOLEAN"
     INT = "INT"
@@ -66,7 +66,7 @@ class Setting:
     write: Callable[[Any], str] | None = None
 
     def parse(self, text: str) -> Any:
-        """Return the value that ``text`` stands for. Raises :class:`ConfigError`."""
+        """Return the value of ``text``. Raises :class:`ConfigError`."""
         if len(text) > VALUE_LENGTH_MAX:
             raise ConfigError(f"{self.name}: expected at most {VALUE_LENGTH_MAX} characters, found {len(text)}")
         text = text.strip()
@@ -92,7 +92,7 @@ class Setting:
                     number = float(text)
                 except ValueError:
                     raise self._wrong(self.expectation(), text) from None
-                if number != number:  # NaN stands in no order, so no bound would catch it
+                if number != number:  # NaN compares with nothing, so no bound would catch it
                     raise self._wrong(self.expectation(), text)
                 return self._bounded(number, text)
             case ValueType.LIST:
@@ -113,7 +113,7 @@ class Setting:
                 return text
 
     def format(self, value: Any) -> str | None:
-        """Return the text that :meth:`parse` reads ``value`` from; ``None`` for an unset value."""
+        """Return ``value`` as text for :meth:`parse`; ``None`` for an unset value."""
         if value is None:
             return None
         if self.write is not None:
@@ -126,11 +126,11 @@ class Setting:
 
     @property
     def secret(self) -> bool:
-        """Whether nobody is shown its value."""
+        """Whether its value is never shown."""
         return self.value_type is ValueType.PASSWORD
 
     def expectation(self) -> str:
-        """Say in words which values are taken."""
+        """Describe the valid values in words."""
         if self.value_type is ValueType.BOOLEAN:
             return "true or false"
         if self.choices:
@@ -163,7 +163,7 @@ Number = TypeVar("Number", int, float)
 
 
 def _decimal(text: str) -> int:
-    """Read a plain decimal integer: none of Python's underscores, blanks or other scripts' digits."""
+    """Read a plain decimal integer, without Python's underscores, blanks or digits of other scripts."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
         raise ValueError(text)
@@ -247,7 +247,7 @@ def listing(
 
 
 def password(default: None, doc: str) -> Any:
-    """Text that nobody is shown."""
+    """Text that is never shown."""
     return _field(ValueType.PASSWORD, default, doc)
 
 
@@ -259,7 +259,7 @@ def structured(
     write: Callable[[Any], str],
     value_type: ValueType = ValueType.LIST,
 ) -> Any:
-    """A value with a form of its own. ``read`` raises ``ValueError`` with "expected …, found …"."""
+    """A value with its own format. ``read`` raises ``ValueError`` with "expected …, found …"."""
     return _field(value_type, default, doc, read=read, write=write)
 
 
@@ -282,11 +282,11 @@ class ConfigDef:
             self._field_of[name] = field.name
 
     def field_name(self, name: str) -> str:
-        """The dataclass field behind the setting ``name``, which must be known."""
+        """Return the dataclass field of the setting ``name``, which must be known."""
         return self._field_of[name]
 
     def require(self, name: str) -> Setting:
-        """Return the setting called ``name``. Raises :class:`ConfigError` that names the nearest known one."""
+        """Return the setting ``name``. Raises :class:`ConfigError` that names the nearest known one."""
         found = self.settings.get(name)
         if found is None:
             raise ConfigError(unknown_setting(name, self.settings))
@@ -303,7 +303,7 @@ class ConfigDef:
 
 
 def unknown_setting(name: str, known: Iterable[str]) -> str:
-    """Say that ``name`` is no setting, and which one its writer may have meant."""
+    """Return an error that ``name`` is unknown, with the setting that was probably meant."""
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"unknown setting {_shortened(name)!r}{hint}"

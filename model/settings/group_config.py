@@ -1,4 +1,4 @@
-"""The settings of one group of the consumer protocol, in place of its broker's. Source: Kafka's ``GroupConfig``."""
+"""One group's own settings for the consumer protocol, which override the broker's. Source: Kafka's ``GroupConfig``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.model.settings.node.coordinator_settings import GroupSettings
 
 @dataclass(frozen=True, slots=True)
 class GroupConfig:
-    """``None``: the broker's."""
+    """A group's own settings. ``None``: the broker's applies."""
 
     consumer_session_timeout_ms: int | None = integer(
         None, "How long a silent member of the consumer protocol keeps its partitions.", at_least=1
@@ -28,20 +28,20 @@ HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
 
 
 def broker_setting_of(name: str) -> str:
-    """The broker's setting that holds for a group without one of its own."""
+    """Return the broker's setting that applies to a group without its own."""
     return f"group.{name}"
 
 
 class GroupTimes(NamedTuple):
-    """What holds for a group."""
+    """The settings in force for a group."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
 
 
 def in_force(config: GroupSettings, values: Mapping[str, str]) -> GroupTimes:
-    """What holds for a group with these settings of its own, within the node's bounds. A value that this version
-    cannot read is left out."""
+    """Return the effective settings of a group with these own settings, within the node's bounds. Values that this
+    version cannot read are ignored."""
     found = {SESSION: config.group_consumer_session_timeout_ms, HEARTBEAT: config.group_consumer_heartbeat_interval_ms}
     for name, (low, high) in _bounds(config).items():
         try:
@@ -53,7 +53,7 @@ def in_force(config: GroupSettings, values: Mapping[str, str]) -> GroupTimes:
 
 
 def group_fault(config: GroupSettings, values: Mapping[str, str]) -> str | None:
-    """Say why a group cannot have these settings, each of which can be read. Source: ``GroupConfig.validate``."""
+    """Return why a group cannot have these settings, each of which is readable. Source: ``GroupConfig.validate``."""
     for name, (low, high) in _bounds(config).items():
         if name in values and not low <= int(values[name]) <= high:
             kind = name.removeprefix("consumer.")

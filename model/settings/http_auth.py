@@ -1,4 +1,4 @@
-"""How somebody proves an identity at the HTTP listener: the values of ``http.auth``, and where each can be used."""
+"""Authentication at the HTTP listener: the values of ``http.auth``, and where each can be used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HTTP_AUTH: Final = (NO_AUTH, BASIC, BEARER, MTLS)
 
 
 def check_http_auth(auth: str, listener: Listener, security: ListenerSecurity, *, tls: bool) -> None:
-    """Raise :class:`ConfigError` where nobody could prove an identity, or everybody on the way could read a secret."""
+    """Raise :class:`ConfigError` if nobody could authenticate, or secrets would travel unencrypted."""
     if auth in (BASIC, BEARER) and not tls and not listener.loopback:
         raise ConfigError(
             f"http.auth: expected http.listener=HTTPS://… with {auth}, found {listener}: everybody on the way could "

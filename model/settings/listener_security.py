@@ -1,8 +1,8 @@
 """How a node's listeners are secured. Source: Kafka's ``SslConfigs``, ``BrokerSecurityConfigs``, KIP-103, KIP-368 and
 KIP-651.
 
-Each setting may also be given to one listener alone, with ``listener.name.NAME.`` before its name. A node that connects
-to another node's listener uses that listener's settings as a client.
+Each setting may also be given for one listener, with the prefix ``listener.name.NAME.``. A node that connects to
+another node's listener uses that listener's settings as a client.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SCRAM_SHA_512: Final = "SCRAM-SHA-512"
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
 MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512, PLAIN, OAUTHBEARER)
-"""SASL's, as far as they are here."""
+"""The supported SASL mechanisms."""
 UNPROTECTED: Final = (PLAIN, OAUTHBEARER)
-"""Those that send a secret as it is."""
+"""Mechanisms that send a secret in plain text."""
 
 
 def _read_store_type(written: str) -> str:

@@ -30,7 +30,7 @@ class Listener(NamedTuple):
 
     @property
     def wildcard(self) -> bool:
-        """Whether it binds to every address, so that nobody can be sent to it under its own name."""
+        """Whether it binds to every address, so that its host cannot be advertised."""
         try:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
@@ -38,7 +38,7 @@ class Listener(NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can reach it."""
+        """Whether it is reachable only from this machine."""
         return is_this_machine(self.host)
 
 
@@ -54,12 +54,12 @@ class Voter(NamedTuple):
 
 
 def bracketed(host: str) -> str:
-    """Write an IPv6 address in brackets, anything else as it is."""
+    """Return an IPv6 address in brackets, anything else as it is."""
     return f"[{host}]" if ":" in host else host
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine's loopback. A name other than localhost may lead anywhere."""
+    """Return whether a host is this machine's loopback. A name other than localhost may resolve to anything."""
     try:
         return ipaddress.ip_address(plain_address(host)).is_loopback
     except ValueError:
@@ -67,7 +67,7 @@ def is_this_machine(host: str) -> bool:
 
 
 def plain_address(host: str) -> str:
-    """One spelling for each address: IPv4 as IPv4 however it came, no zone. A name stays as it is."""
+    """Return one spelling for each address: IPv4-mapped IPv6 as IPv4, no zone. A name stays as it is."""
     if ":" not in host:
         return host
     try:

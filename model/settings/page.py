@@ -22,7 +22,7 @@ otherwise. Where a default differs on purpose, "not Kafka's" says why. Settings 
 
 
 def settings_page() -> str:
-    """The page."""
+    """Return the page."""
     return "\n".join((_HEAD, *_nodes(), *_topics())) + "\n"
 
 

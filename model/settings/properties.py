@@ -1,7 +1,7 @@
-"""Java's ``.properties`` syntax, which Kafka's configuration files have.
+"""Java's ``.properties`` syntax, which Kafka's configuration files use.
 
-Source: ``java.util.Properties.load``. One deviation: a key that stands twice is refused, since the
-first one would silently not count.
+Source: ``java.util.Properties.load``. One deviation: a repeated key is refused, because its first value would silently
+be ignored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Property(NamedTuple):
-    """A value and the line, from 1, on which its key stands."""
+    """A value, and the line of its key, counted from 1."""
 
     value: str
     line: int
@@ -36,7 +36,7 @@ def parse_properties(text: str) -> dict[str, Property]:
 
 
 def format_properties(values: dict[str, str]) -> str:
-    """Write properties so that :func:`parse_properties` reads them back."""
+    """Format properties so that :func:`parse_properties` reads them back."""
     return "".join(f"{_escape(key, is_key=True)}={_escape(value, is_key=False)}\n" for key, value in values.items())
 
 

@@ -6,8 +6,8 @@ import enum
 
 
 class SecurityProtocol(enum.Enum):
-    """The value is Kafka's name. Each listener has one:
-    :meth:`tidelog.model.settings.broker_config.NodeConfig.protocol_of`."""
+    """A listener's security protocol, by Kafka's name.
+    :meth:`tidelog.model.settings.broker_config.NodeConfig.protocol_of` returns a listener's."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -19,7 +19,8 @@ class SecurityProtocol(enum.Enum):
 
     @property
     def tls(self) -> bool:
-        """Whether bytes are encrypted, and the server (with ``ssl.client.auth`` the client too) has a certificate."""
+        """Whether the connection is encrypted, and the server (with ``ssl.client.auth`` the client too) has a
+        certificate."""
         return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
 
     @property

@@ -18,7 +18,8 @@ _ITEM: Final = re.compile(r"(\d{1,10}):(\d{1,10})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ThrottledReplicas:
-    """``every`` replica of a topic, or ``named`` ones as (partition, node). Asked for each partition, hence a set."""
+    """``every`` replica of a topic, or ``named`` ones as (partition, node). A set, since it is checked for each
+    partition."""
 
     every: bool = False
     named: frozenset[tuple[int, int]] = frozenset()
@@ -40,7 +41,7 @@ class ThrottledReplicas:
         return cls(named=frozenset(named))
 
     def format(self) -> str:
-        """The text that :meth:`parse` reads it from."""
+        """Return it as text for :meth:`parse`."""
         if self.every:
             return EVERY
         return ",".join(f"{partition}:{node}" for partition, node in sorted(self.named))

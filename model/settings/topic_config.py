@@ -34,18 +34,19 @@ PRODUCER_COMPRESSION: Final = "producer"
 UNCOMPRESSED: Final = "uncompressed"
 COMPRESSION_TYPES: Final = (UNCOMPRESSED, "zstd", "lz4", "snappy", "gzip", PRODUCER_COMPRESSION)
 MAX_MESSAGE_BYTES_DEFAULT: Final = 1024 * 1024 + 12
-"""A mebibyte and the 12 bytes of a batch that stand before its length counts (Kafka's ``LOG_OVERHEAD``)."""
+"""A mebibyte plus the 12 bytes of a batch that its length does not count (Kafka's ``LOG_OVERHEAD``)."""
 LINK_ACTIVE: Final = "active"
 LINK_STOPPED: Final = "stopped"
 SEGMENT_BYTES_MIN: Final = 1024 * 1024
-"""KIP-1030. A log made directly from a :class:`TopicConfig` may have smaller ones."""
+"""Smallest segment size (KIP-1030). A log created directly from a :class:`TopicConfig` may have smaller ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConfig:
-    """Every setting of a topic, typed. Durations in milliseconds, sizes in bytes; -1 is "no limit" where Kafka's is.
+    """Every setting of a topic, typed. Durations in milliseconds, sizes in bytes; -1 means "no limit" where it does in
+    Kafka.
 
-    The constructor takes any values (tests want tiny segments); :meth:`parse` checks them.
+    The constructor accepts any values (tests need tiny segments); :meth:`parse` checks them.
     """
 
     cleanup_policy: tuple[str, ...] = listing(
@@ -125,8 +126,8 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, values: Mapping[str, str], defaults: Self | None = None) -> Self:
-        """Read settings by their Kafka names; those not in ``values`` come from ``defaults`` (Kafka's own
-        without). Raises :class:`ConfigError`."""
+        """Read settings by their Kafka names; those not in ``values`` come from ``defaults`` (without them, Kafka's
+        own). Raises :class:`ConfigError`."""
         parsed = TOPIC_CONFIG_DEF.parse(values)
         made = dataclasses.replace(cls() if defaults is None else defaults, **parsed)
         made._check_together(values)
@@ -134,12 +135,12 @@ class TopicConfig:
 
     @classmethod
     def layered(cls, values: Mapping[str, str], defaults: Self) -> Self:
-        """Like :meth:`parse`, for values that were checked one layer at a time. It does not check settings from
-        different layers against each other."""
+        """Read values that were checked layer by layer, like :meth:`parse`, but without checking settings of different
+        layers against each other."""
         return dataclasses.replace(defaults, **TOPIC_CONFIG_DEF.parse(values)) if values else defaults
 
     def describe(self) -> dict[str, str | None]:
-        """Every setting as text, by its Kafka name."""
+        """Return every setting as text, by its Kafka name."""
         return TOPIC_CONFIG_DEF.describe(self)
 
     @property
@@ -148,7 +149,7 @@ class TopicConfig:
 
     @property
     def segment_ms_max(self) -> int:
-        """Longest time for which a segment takes writes. Compaction skips the active segment, so
+        """Longest time for which a segment accepts writes. Compaction skips the active segment, so
         ``max.compaction.lag.ms`` bounds this time too (Kafka's ``LogConfig.maxSegmentMs``)."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
 
@@ -158,12 +159,12 @@ class TopicConfig:
 
     @property
     def takes_link(self) -> bool:
-        """Whether a link fills this topic, and nobody else may change its logs."""
+        """Whether a link writes this topic, and nobody else may change its logs."""
         return bool(self.link_name) and self.link_state == LINK_ACTIVE
 
     def link_fault(self, link: str) -> str | None:
-        """Why a leader must not take records of the link of this name ("": those of anybody else); ``None`` if it
-        may."""
+        """Return why a leader must refuse records from the link of this name ("": from anybody else); ``None`` if it
+        may accept them."""
         if link == self.link_name and (not link or self.link_state == LINK_ACTIVE):
             return None
         if not self.link_name:
@@ -222,4 +223,4 @@ OTHER_UNITS: Final[dict[str, tuple[str, ...]]] = {
     "log.roll.jitter.ms": ("log.roll.jitter.hours",),
     "log.roll.ms": ("log.roll.hours",),
 }
-"""Broker setting → those that count while it is unset, in this order (``ServerTopicConfigSynonyms``)."""
+"""Broker setting → those that apply while it is unset, in this order (``ServerTopicConfigSynonyms``)."""

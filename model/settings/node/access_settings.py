@@ -1,4 +1,4 @@
-"""A node's settings of access control and of the audit log."""
+"""A node's settings for access control and the audit log."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidelog.model.settings.config_def import ConfigError, ValueType, boolean, i
 from tidelog.model.settings.http_auth import HTTP_AUTH, NO_AUTH
 
 STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-"""Kafka's name for the authorizer whose decisions are made here."""
+"""Kafka's name for the authorizer that is implemented here."""
 ANONYMOUS: Final = "User:ANONYMOUS"
-"""Everybody on a listener that asks for no identity."""
+"""The principal of everybody on a listener without authentication."""
 NODE_ID: Final = "{id}"
 """The placeholder for a node's id in ``node.principal.pattern``."""
 
@@ -79,7 +79,7 @@ def format_super_users(users: tuple[str, ...]) -> str:
 
 
 def parse_node_pattern(written: str) -> str | None:
-    """Read a principal with ``{id}`` in it. Raises ``ValueError``."""
+    """Read a principal that contains ``{id}``. Raises ``ValueError``."""
     if not written:
         return None
     _check_principal(written)
@@ -100,7 +100,7 @@ def _check_principal(written: str) -> None:
 
 @dataclass(frozen=True)
 class AccessSettings:
-    """Settings of access control."""
+    """Settings for access control."""
 
     authorizer_class_name: str | None = text(
         None,
@@ -133,7 +133,7 @@ class AccessSettings:
     )
 
     def check_access(self) -> None:
-        """Raises :class:`ConfigError` for settings that nothing obeys, or that lock everybody out."""
+        """Raise :class:`ConfigError` for settings that have no effect, or that lock everybody out."""
         if self.authorizer_class_name is None:
             for name, given in (
                 ("super.users", self.super_users),

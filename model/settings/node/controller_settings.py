@@ -1,4 +1,4 @@
-"""A node's settings of the metadata quorum and its controller. Source: Kafka's ``QuorumConfig``, ``KRaftConfigs`` and
+"""A node's settings for the metadata quorum and its controller. Source: Kafka's ``QuorumConfig``, ``KRaftConfigs`` and
 ``ReplicationConfigs``."""
 
 from __future__ import annotations

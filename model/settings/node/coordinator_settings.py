@@ -1,4 +1,4 @@
-"""A node's settings of the coordinators: consumer groups with their committed offsets, and transactions.
+"""A node's settings for the coordinators: consumer groups with their committed offsets, and transactions.
 
 Source: Kafka's ``GroupCoordinatorConfig``, ``TransactionStateManagerConfig`` and ``TransactionLogConfig``.
 """

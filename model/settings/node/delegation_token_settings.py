@@ -1,4 +1,4 @@
-"""A node's settings of delegation tokens. Source: Kafka's ``DelegationTokenManagerConfigs`` (KIP-48)."""
+"""A node's settings for delegation tokens. Source: Kafka's ``DelegationTokenManagerConfigs`` (KIP-48)."""
 
 from __future__ import annotations
 

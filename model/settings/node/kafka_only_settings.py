@@ -1,4 +1,4 @@
-"""Settings of Kafka that no node here has, and why."""
+"""Kafka's settings that no node here has, and why."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ WITHOUT_COUNTERPART: Final = {
     "socket.send.buffer.bytes": "the transport sizes its own buffers",
     "socket.receive.buffer.bytes": "the transport sizes its own buffers",
 }
-"""Settings of Kafka that nothing here could obey, and why."""
+"""Kafka's settings that would have no effect here, and why."""

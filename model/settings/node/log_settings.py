@@ -1,4 +1,4 @@
-"""A node's settings of logs: defaults of topics (:mod:`tidelog.model.settings.topic_config`) and their upkeep.
+"""A node's settings for logs: topics' defaults (:mod:`tidelog.model.settings.topic_config`) and log maintenance.
 
 Source: Kafka's ``LogConfig``, ``CleanerConfig`` and ``ServerLogConfigs``.
 """
@@ -158,7 +158,7 @@ class LogSettings:
     )
 
     def topic_defaults(self) -> TopicConfig:
-        """The settings of a topic that sets none itself."""
+        """Return the settings of a topic that sets none itself."""
         return TopicConfig(
             cleanup_policy=self.log_cleanup_policy,
             compression_type=self.compression_type,

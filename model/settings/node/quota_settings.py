@@ -1,4 +1,4 @@
-"""A node's settings of client quotas. Source: Kafka's ``QuotaConfig``."""
+"""A node's settings for client quotas. Source: Kafka's ``QuotaConfig``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A node's settings of replication, and of the producers that its replicas remember. Source: Kafka's
-``ReplicationConfigs``, ``QuotaConfig`` and ``TransactionLogConfig``."""
+"""A node's settings for replication and for the producer state of its replicas. Source: Kafka's ``ReplicationConfigs``,
+``QuotaConfig`` and ``TransactionLogConfig``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY_DIRECTORY: Final = "*"
 LEADER_SELECTOR: Final = "LeaderSelector"
 RACK_AWARE_SELECTOR: Final = "RackAwareReplicaSelector"
 KAFKA_SELECTORS: Final = "org.apache.kafka.common.replica."
-"""Where Kafka has these classes; settings may name them in full."""
+"""Kafka's package of these classes; settings may give full names."""
 
 GRPC: Final = "grpc"
 TCP: Final = "tcp"
@@ -25,7 +25,7 @@ TCP: Final = "tcp"
 
 @dataclass(frozen=True)
 class ReplicationSettings:
-    """A node's settings for followers, their fetches and throttles, and of producers' states."""
+    """A node's settings for followers, their fetches and throttles, and producer state."""
 
     replica_lag_time_max_ms: int = long(
         30_000, "Time behind the leader after which a follower leaves the ISR.", at_least=1

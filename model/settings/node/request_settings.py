@@ -1,4 +1,4 @@
-"""A node's settings of requests and connections, and their bounds. Source: Kafka's ``ServerConfigs`` and
+"""A node's settings for requests and connections, and their bounds. Source: Kafka's ``ServerConfigs`` and
 ``SocketServerConfigs``."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RequestSettings:
         10_000,
         "Most connections to each listener; the broker closes further ones at once.",
         at_least=1,
-        at_most=1_000_000,  # gRPC's core aborts the process at the largest number of 32 bits
+        at_most=1_000_000,  # gRPC's core aborts the process at the largest 32-bit number
     )
     connection_failed_authentication_delay_ms: int = integer(
         100, "How long a client waits to hear that it cannot log in, whatever the reason.", at_least=0, at_most=10_000
