@@ -1,1 +1,1 @@
-"""Judges of histories and states: pure functions that return what is wrong, an empty list for nothing."""
+"""Judges of histories and states: pure functions that return violations, or an empty list."""

@@ -2,14 +2,14 @@
 
 ===================  ========================================================================================
 fenced does nothing  a fenced or unregistered broker leads nothing and is in no in-sync replicas (KIP-841)
-online replicas      a leader, and every in-sync replica, stands on a log directory that its broker has (KIP-858)
+online replicas      a leader, and every in-sync replica, is in a log directory that its broker has (KIP-858)
 asked for            a running process is unfenced only once it is ready, and shut down only if it wants to be
 node ids             a registration replaces no process that is alive and in good standing (KIP-631)
-forgotten            only a fenced broker is unregistered, and its cordon with it; who comes under its id counts
-                     as stopped uncleanly: it is eligible nowhere (KIP-966)
-change as decided    a change of in-sync replicas is made only under the partition and broker epochs that it
-                     was decided under (KIP-497, KIP-903)
-client's leaders     what a client knows of a partition's leader is never replaced by something older (KIP-320)
+forgotten            only a fenced broker is unregistered, and its cordon with it; a new broker under its id
+                     counts as stopped uncleanly: it is eligible nowhere (KIP-966)
+change as decided    a change of in-sync replicas is made only under the partition and broker epochs under
+                     which it was decided (KIP-497, KIP-903)
+client's leaders     a client never replaces its knowledge of a partition's leader with an older one (KIP-320)
 ===================  ========================================================================================
 """
 
@@ -29,7 +29,7 @@ NOT_NAMED: Final = -1
 def fenced_in_charge(
     partition: PartitionName, leader: NodeId, isr: Iterable[NodeId], fenced: Iterable[NodeId]
 ) -> list[str]:
-    """Judge a partition of one committed image. ``fenced``: those that are not registered any more, too."""
+    """Judge a partition of one committed image. ``fenced``: includes brokers that are no longer registered."""
     out = sorted(fenced)
     found = []
     if leader != NO_NODE and leader in out:
@@ -44,7 +44,7 @@ def offline_in_charge(
     partition: PartitionName, leader: NodeId, isr: Iterable[NodeId], online: Callable[[NodeId], bool]
 ) -> list[str]:
     """Judge the log directories of a partition's replicas in one committed image. ``online``: whether a node's replica
-    stands on one that works."""
+    is on one that works."""
     found = []
     if leader != NO_NODE and not online(leader):
         found.append(f"online replicas: node {leader} leads {partition} from a log directory that it does not have")
@@ -69,11 +69,11 @@ class Running(NamedTuple):
     ready: bool
     wants_shut_down: bool
     reachable: bool
-    """Neither paused nor cut off: its session cannot have run out."""
+    """Neither paused nor cut off: its session cannot have expired."""
 
 
 def broker_changed(node: NodeId, before: Registered | None, now: Registered, running: Running | None) -> list[str]:
-    """Judge a committed change of a broker by the process that runs there at that moment, if one does."""
+    """Judge a committed change of a broker against the process that runs there at that moment, if any."""
     if running is None:
         return []
     found = []
@@ -100,7 +100,7 @@ def broker_changed(node: NodeId, before: Registered | None, now: Registered, run
 
 
 def unregistered(node: NodeId, before: Registered, *, cordoned: bool) -> list[str]:
-    """Judge the committed image from which a broker is gone; ``before``: as it was in the one before."""
+    """Judge the committed image from which a broker was removed; ``before``: its entry in the previous image."""
     found = []
     if not before.fenced:
         found.append(f"forgotten: node {node} was unregistered while it was not fenced")
@@ -110,27 +110,27 @@ def unregistered(node: NodeId, before: Registered, *, cordoned: bool) -> list[st
 
 
 def came_back(node: NodeId, eligible: Iterable[PartitionName]) -> list[str]:
-    """Judge the committed image with a broker under an id that was unregistered. ``eligible``: the partitions that it
-    may lead without loss there."""
+    """Judge the committed image with a broker under an id that was unregistered. ``eligible``: the partitions for which
+    it is an eligible leader there."""
     where = sorted(map(str, eligible))
     return [f"forgotten: node {node} is new, and counts as stopped cleanly in {where}"] if where else []
 
 
 class ChangeJudge:
-    """Compares changes of in-sync replicas that were granted with the epochs they were decided under."""
+    """Compares granted changes of in-sync replicas with the epochs under which they were decided."""
 
     def __init__(self) -> None:
         self._partitions: dict[PartitionName, tuple[list[float], list[int]]] = {}
         self._brokers: dict[NodeId, tuple[list[float], list[int]]] = {}
 
     def partition(self, partition: PartitionName, partition_epoch: int, at_s: float) -> None:
-        """A partition epoch is committed."""
+        """Record a committed partition epoch."""
         times, epochs = self._partitions.setdefault(partition, ([], []))
         times.append(at_s)
         epochs.append(partition_epoch)
 
     def broker(self, node: NodeId, broker_epoch: int, at_s: float) -> None:
-        """A broker epoch is committed."""
+        """Record a committed broker epoch."""
         times, epochs = self._brokers.setdefault(node, ([], []))
         times.append(at_s)
         epochs.append(broker_epoch)
@@ -138,7 +138,7 @@ class ChangeJudge:
     def granted(
         self, partition: PartitionName, partition_epoch: int, members: Mapping[NodeId, int], asked_s: float
     ) -> list[str]:
-        """A change was made that was asked for at a time under these epochs."""
+        """Judge a granted change that was requested at a time under these epochs."""
         found = []
         known = _at(self._partitions.get(partition), asked_s)
         if partition_epoch < known:
@@ -163,7 +163,7 @@ class LeaderKnowledgeJudge:
         self._known: dict[tuple[str, PartitionName], int] = {}
 
     def observe(self, client: str, partition: PartitionName, leader_epoch: int) -> list[str]:
-        """A client takes the leader of an epoch for the present one."""
+        """Judge that a client takes the leader of an epoch for the current one."""
         key = (client, partition)
         before = self._known.get(key, leader_epoch)
         self._known[key] = leader_epoch

@@ -1,25 +1,25 @@
-"""Judges of compacted partitions: the replicas' content while cleaners go over them, each at its own time.
+"""Judges of compacted partitions: the replicas' content while each node's cleaner works at its own time.
 
 ===================  ========================================================================================
 as it was            a record that is still there has the offset, timestamp, key, value, headers and leader
                      epoch that it had when it was first seen below a high watermark, on every replica
-latest stays         the last committed record of a key is in every replica whose high watermark is behind it (who
-                     copies a log that was cleaned may lack one that is superseded by what it has still to copy)
-superseded only      what is gone had a later committed record of its key, older than min.compaction.lag.ms
+latest stays         the last committed record of a key is in every replica whose high watermark is behind it (a
+                     follower of a cleaned log may lack one that a record still to be copied supersedes)
+superseded only      a removed record had a later committed one of its key, older than min.compaction.lag.ms
 tombstones           a tombstone stays for delete.retention.ms, and as long as an older record of its key does
-no holes             nothing is missing that is not committed; offsets rise, leader epochs never fall
-transactions         what a transaction wrote is one of its key's records once its marker says so; what was aborted
-                     is none and may go at any time; until then nothing of it goes
+no holes             no uncommitted record is missing; offsets rise, leader epochs never fall
+transactions         a transaction's record counts for its key once its marker says so; an aborted one does not
+                     and may be removed at any time; until then none is removed
 ===================  ========================================================================================
 
-Replicas need not have the same batches, nor the same records: only what a reader ends with is the same.
+Replicas need not have the same batches, nor the same records: only the final state of a reader is the same.
 
-A cleaner goes by the wall clock of its node, and a replica may have copied a log that another node's cleaner went over:
-what must not be gone yet is what is too young by the latest time that any of these clocks ever showed. Where clocks
-have jumped, a tombstone may have got its time by one that was behind, and have lost it by one that was ahead, so it is
-sure to stay only for what is left of delete.retention.ms (:func:`sure_retention_ms`).
+A cleaner uses the wall clock of its node, and a replica may have copied a log that another node's cleaner processed: a
+record must still be there if it is too young by the latest time that any of these clocks ever showed. If clocks have
+jumped, a tombstone may have got its time from a clock that was behind, and be removed by one that was ahead, so it is
+sure to stay only for the rest of delete.retention.ms (:func:`sure_retention_ms`).
 
-What clients wrote and read of such partitions is judged by :mod:`tidelog.chaos.checkers.keyed_history`.
+:mod:`tidelog.chaos.checkers.keyed_history` judges what clients wrote to and read from such partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class KeyedRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     mark: bytes = b""
-    """What stands for its headers."""
+    """Represents its headers."""
     producer: int = -1
     """The producer in whose transaction it is."""
 
@@ -55,20 +55,20 @@ class Marker(NamedTuple):
 
 
 class CleanedReplica(NamedTuple):
-    """How a replica of a compacted partition stands at a moment."""
+    """The state of a replica of a compacted partition at a moment."""
 
     node: NodeId
     log_start: int
     high_watermark: int
     log_end: int
     batches: Sequence[tuple[int, int, int]]
-    """Base offset, last offset and leader epoch of everything stored."""
+    """Base offset, last offset and leader epoch of each stored batch."""
     records: Sequence[KeyedRecord]
     markers: Sequence[Marker] = ()
 
 
 class CompactionRules(NamedTuple):
-    """The topic's settings that decide which records may be gone. ``away_ms``: how long a replica may be apart from
+    """The topic's settings that decide which records may be gone. ``away_ms``: how long a replica may be away from the
     others."""
 
     min_lag_ms: int = 0
@@ -77,9 +77,9 @@ class CompactionRules(NamedTuple):
 
 
 def sure_retention_ms(rules: CompactionRules, spread_ms: int) -> int:
-    """For how long a tombstone stays, whatever clocks do that were never further apart than ``spread_ms``.
+    """Return how long a tombstone is sure to stay if the clocks never differed by more than ``spread_ms``.
 
-    0 where a replica, or a reader, may be away for that long: it misses the tombstone and keeps what it deletes, as
+    0 if a replica, or a reader, may be away for that long: it misses the tombstone and keeps the deleted record, as
     after delete.retention.ms itself.
     """
     left_ms = rules.delete_retention_ms - spread_ms
@@ -92,15 +92,15 @@ class _Known:
 
     records: dict[int, KeyedRecord] = field(default_factory=dict)
     of_key: dict[bytes | None, list[int]] = field(default_factory=dict)
-    """Offsets of each key, rising, without what was aborted or is undecided."""
+    """Offsets of each key, rising, without aborted or undecided records."""
     waiting: dict[int, list[KeyedRecord]] = field(default_factory=dict)
-    """What is undecided of each producer's transaction."""
+    """The undecided records of each producer's transaction."""
     markers: dict[int, list[Marker]] = field(default_factory=dict)
-    """Of each producer, rising."""
+    """The markers of each producer, rising."""
     end: int = 0
 
     def mark(self, marker: Marker) -> None:
-        """Take note of a marker, and of what it decides."""
+        """Record a marker, and the outcome that it decides."""
         of_producer = self.markers.setdefault(marker.producer, [])
         if marker in of_producer:
             return
@@ -110,7 +110,7 @@ class _Known:
             self.add(record)
 
     def add(self, record: KeyedRecord) -> None:
-        """Take note of a record that is new, or that is decided now."""
+        """Record a new record, or one that is decided now."""
         if record.producer >= 0:
             markers = self.markers.get(record.producer, ())
             decided = next((marker for marker in markers if marker.offset > record.offset), None)
@@ -123,20 +123,20 @@ class _Known:
 
 
 class CompactedLogJudge:
-    """Feed it every replica of compacted partitions, as often as what is in it may have changed."""
+    """Judges a compacted partition. Feed it every replica, whenever its content may have changed."""
 
     def __init__(self, rules: CompactionRules) -> None:
         self._rules = rules
         self._known: dict[PartitionName, _Known] = {}
         self._retention_ms = rules.delete_retention_ms
         self.gone = 0
-        """Committed records that some replica was seen without: whether anything was compacted at all."""
+        """Committed records that were missing from some replica: shows whether anything was compacted at all."""
 
     def observe(
         self, partition: PartitionName, replica: CleanedReplica, now_ms: int, *, spread_ms: int = 0
     ) -> list[str]:
-        """Look at everything that a replica holds; ``now_ms``: the latest time that any cleaner may have gone by,
-        ``spread_ms``: how far the clocks of cleaners were ever apart."""
+        """Judge the full content of a replica; ``now_ms``: the latest time that any cleaner may have used,
+        ``spread_ms``: the largest difference that the cleaners' clocks ever had."""
         self._retention_ms = sure_retention_ms(self._rules, spread_ms)
         who = f"node {replica.node}'s {partition}"
         known = self._known.setdefault(partition, _Known())
@@ -151,19 +151,19 @@ class CompactedLogJudge:
         ]
 
     def committed_end(self, partition: PartitionName) -> int:
-        """Return the highest high watermark that was seen."""
+        """Return the highest high watermark seen."""
         known = self._known.get(partition)
         return 0 if known is None else known.end
 
     def counted(self, partition: PartitionName, records: Iterable[KeyedRecord]) -> list[KeyedRecord]:
-        """Leave out what was aborted, and what is undecided."""
+        """Leave out aborted and undecided records."""
         known = self._known.setdefault(partition, _Known())
         return [
             record for record in records if record.producer < 0 or record.offset in known.of_key.get(record.key, ())
         ]
 
     def lasting(self, partition: PartitionName, records: Iterable[KeyedRecord]) -> list[KeyedRecord]:
-        """What counts, without the keys whose tombstone a replica may have missed."""
+        """Return what counts, without the keys whose tombstone a replica may have missed."""
         counted = self.counted(partition, records)
         if self._retention_ms > 0:
             return counted
@@ -228,7 +228,7 @@ class CompactedLogJudge:
     def _superseded_too_soon(self, known: _Known, who: str, gone: int, due: list[int], now_ms: int) -> str:
         record = known.records[gone]
         if record.value is None and now_ms - record.timestamp >= self._retention_ms:
-            return ""  # it went when it was the last of its key
+            return ""  # it was removed when it was the last of its key
         by = min((known.records[offset].timestamp for offset in due if offset > gone), default=None)
         if by is None:
             return f"superseded only: {who} has no {_shown(record)}; nothing supersedes it"
@@ -273,9 +273,9 @@ def _shown(record: KeyedRecord) -> str:
 def apart(
     partition: PartitionName, replicas: Mapping[NodeId, Sequence[KeyedRecord]], *, tombstones_equal: bool = False
 ) -> list[str]:
-    """Compare what a reader of each replica ends with: the last record of every key.
+    """Compare the final state of a reader of each replica: the last record of every key.
 
-    A key whose last record is a tombstone may be gone altogether, unless ``tombstones_equal``.
+    A key whose last record is a tombstone may be missing altogether, unless ``tombstones_equal``.
     """
     last: dict[NodeId, dict[bytes | None, KeyedRecord]] = {
         node: {

@@ -1,14 +1,14 @@
-"""The judge of a group whose coordinator assigns (KIP-848). Its rules are those of
-:mod:`tidelog.chaos.checkers.groups`, but for these:
+"""The judge of a group with assignment by its coordinator (KIP-848). Its rules are those of
+:mod:`tidelog.chaos.checkers.groups`, except for these:
 
 ===================  ========================================================================================
-one owner            nobody is told that a partition is its own while another may have it: one that was told
-                     so, has not said that it gave the partition up, and was neither silent for its session
-                     timeout nor slow to give it up for its rebalance timeout
-owned only           besides: a member that says what it has, has nothing else
-fenced               a commit is acknowledged only to the member that was last told that the partition is its own
+one owner            no member is told that it owns a partition while another may have it: one that was told
+                     so, has not reported that it gave the partition up, and was neither silent for its
+                     session timeout nor slow to give it up for its rebalance timeout
+owned only           besides: a member that reports its partitions has no others
+fenced               a commit is acknowledged only to the member that was last told that it owns the partition
 forward only         the commits that a member sends do not go back behind what was committed when it was told
-                     that the partition is its own
+                     that it owns the partition
 ===================  ========================================================================================
 """
 
@@ -21,23 +21,23 @@ from tidelog.chaos.checkers.groups import CommitKey, GroupJudge, _Floor
 from tidelog.model.ids import TopicPartition
 
 SURELY: Final = 0.9
-"""The part of a timeout that has passed for a coordinator whose clock runs as fast as it may."""
+"""The share of a timeout that passes for sure, even if the coordinator's clock is as fast as allowed."""
 
 
 class ConsumerGroupJudge(GroupJudge):
     def __init__(self, session_s: float, rebalance_s: float) -> None:
         super().__init__()
         self.former: list[tuple[str, int, TopicPartition]] = []
-        """Members that gave a partition up which another one has had since, and their epoch of that time."""
+        """Members that gave up a partition which another one has had since, and their epoch at that time."""
         self._session_s = session_s
         self._rebalance_s = rebalance_s
         self._may_have: dict[str, set[TopicPartition]] = {}
-        """Member id → what it may have, as far as anybody outside can know."""
+        """Member id → the partitions that it may have, as far as an outsider can know."""
         self._going_s: dict[tuple[str, TopicPartition], float] = {}
         """Since when a member knows that it must give a partition up."""
         self._heard_s: dict[str, float] = {}
         self._given: dict[TopicPartition, list[tuple[float, str]]] = {}
-        """Who was told that a partition is its own, and when."""
+        """Partition → the members that were told that it is theirs, and when."""
         self._epoch_of: dict[tuple[str, TopicPartition], int] = {}
         """Member id and partition → the member's epoch while it had it."""
 
@@ -50,7 +50,7 @@ class ConsumerGroupJudge(GroupJudge):
         self._may_have[member_id] = set()
 
     def says(self, client: str, member_id: str, epoch: int, owned: Iterable[TopicPartition]) -> list[str]:
-        """A member says what it has: nothing else."""
+        """Judge a member's report of its partitions: it has nothing else."""
         has = set(owned)
         mine = self._may_have.setdefault(member_id, set())
         for partition in mine - has:
@@ -66,12 +66,12 @@ class ConsumerGroupJudge(GroupJudge):
     # --- what coordinators answer -----------------------------------------------------------------------
 
     def heard(self, member_id: str, epoch: int, at_s: float) -> None:
-        """The coordinator has taken a heartbeat."""
+        """Note that the coordinator has accepted a heartbeat."""
         self._heard_s[member_id] = max(at_s, self._heard_s.get(member_id, 0.0))
         self.newest_generation = max(self.newest_generation, epoch)
 
     def told(self, member_id: str, epoch: int, partitions: Iterable[TopicPartition], at_s: float) -> list[str]:
-        """A member is told what it may have from now on."""
+        """Judge the partitions that a member may have from now on, as it was told."""
         given = frozenset(partitions)
         mine = self._may_have.setdefault(member_id, set())
         found = []
@@ -100,7 +100,7 @@ class ConsumerGroupJudge(GroupJudge):
         return found
 
     def _may_be_gone(self, member_id: str, at_s: float) -> bool:
-        """Whether its coordinator may have removed it, with all that it has."""
+        """Return whether its coordinator may have removed it, with all its partitions."""
         silent = at_s - self._heard_s.get(member_id, 0.0) >= SURELY * self._session_s
         going_s = min((since_s for (member, _), since_s in self._going_s.items() if member == member_id), default=at_s)
         return silent or at_s - going_s >= SURELY * self._rebalance_s
@@ -119,7 +119,7 @@ class ConsumerGroupJudge(GroupJudge):
         ]
 
     def _came_late(self, partition: TopicPartition, offset: int, floor: _Floor) -> bool:
-        """A member's commit may have been held up on its way in whatever epoch."""
+        """Return whether a member's commit may have been delayed in transit, in whatever epoch."""
         arrivals = self._arrived.get(partition, ())
         higher_s = min((a.at_s for a in arrivals if a.commit.offset == floor.offset), default=floor.told_s)
         return any(a.commit.offset == offset and a.at_s >= higher_s for a in arrivals)

@@ -4,21 +4,22 @@
 one owner            in one generation a partition belongs to one member, and a generation's assignment to a
                      member does not change
 owned only           a member hands out records of partitions that it owns as far as it knows
-in order             what a member hands out of a partition while it owns it goes on without gap or repetition
+in order             the records that a member hands out while it owns a partition have no gap or repetition
 fenced               a commit is acknowledged only to a member of the generation that it names, to none of a
                      generation older than one that was complete when the commit was asked for, and for no
                      partition that another one has in that generation; a static member that was replaced is
                      refused
-no regress           what a member of a generation reads as committed is no less than what was acknowledged to,
-                     or read by, members of this and older generations before
+no regress           the committed offset that a member of a generation reads is no less than any that was
+                     acknowledged to, or read by, members of this and older generations before
 forward only         the commits that a member sends in a generation never go back, nor behind what was
                      committed when the generation began
-delivered            what is committed was handed out and worked off before, and so was everything at the end
+delivered            records below a committed offset were handed out and processed before, and at the end all
+                     records were
 ===================  ========================================================================================
 
-A group judge hears of one group. Members are named by the member id that the coordinator gave; a static
-member owns what it owns under its instance id, whichever process speaks for it. Times are those of the
-world, in seconds, and never fall from one call to the next.
+A group judge covers one group. Members are named by the member id that the coordinator gave; a static
+member owns its partitions under its instance id, whichever process uses it. Times are those of the world,
+in seconds, and never fall from one call to the next.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tidelog.model.ids import TopicPartition
 
 
 class CommitKey(NamedTuple):
-    """A commit of one partition as a member asks for it."""
+    """A commit of one partition as a member requests it."""
 
     member_id: str
     instance_id: str | None
@@ -42,7 +43,7 @@ class CommitKey(NamedTuple):
 
 @dataclass(slots=True)
 class _Floor:
-    """The highest offset of a partition that is known to be committed by members up to some generation."""
+    """The highest offset of a partition that members up to some generation are known to have committed."""
 
     offset: int = 0
     generation: int = -1
@@ -60,7 +61,7 @@ class _Arrived:
 
 @dataclass(slots=True)
 class _Held:
-    """What a member is handing out of, since it got it."""
+    """What a member is handing out, since it was assigned."""
 
     generation: int
     partitions: dict[TopicPartition, int | None] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class _Held:
 
 
 class GroupJudge:
-    """Hears what coordinators answer and what members do, and says what must not be."""
+    """Receives the answers of coordinators and the actions of members, and returns violations."""
 
     def __init__(self) -> None:
         self._owners: dict[tuple[int, TopicPartition], str] = {}
@@ -78,17 +79,17 @@ class GroupJudge:
         self._complete_s: dict[int, float] = {}
         """Generation → when its assignment was first given out."""
         self._synced_s: dict[tuple[int, str], float] = {}
-        """Generation and member id → when it was first given its assignment."""
+        """Generation and member id → when it first received its assignment."""
         self._instances: dict[str, list[tuple[str, float, int]]] = {}
-        """Instance id → the member ids that stood for it, since when, and from which generation on."""
+        """Instance id → its successive member ids, since when, and from which generation on."""
         self._floors: dict[TopicPartition, list[_Floor]] = {}
         self._arrived: dict[TopicPartition, list[_Arrived]] = {}
         self._sent: dict[tuple[str, int, TopicPartition], int] = {}
         self._held: dict[str, _Held] = {}
         self._done: dict[TopicPartition, list[tuple[int, int]]] = {}
-        """Partition → the ranges of offsets, end excluded, that members have worked off."""
+        """Partition → the ranges of offsets, end excluded, that members have processed."""
         self.redelivered = 0
-        """Records that were worked off more than once."""
+        """Records that were processed more than once."""
         self.newest_generation = -1
 
     # --- what coordinators answer -----------------------------------------------------------------------
@@ -96,8 +97,8 @@ class GroupJudge:
     def joined(
         self, generation: int, member_id: str, instance_id: str | None, at_s: float, *, deposed: bool = False
     ) -> list[str]:
-        """A member was let in: the answer to its JoinGroup. ``deposed``: by a coordinator that another had taken the
-        group over from; whatever it makes of a generation's number, nothing of it is ever stored."""
+        """Judge the answer to a JoinGroup: a member was admitted. ``deposed``: by a coordinator that another had
+        replaced; whatever it makes of a generation's number, none of it is ever stored."""
         self._members[generation, member_id] = None
         if instance_id is not None and not deposed:
             ids = self._instances.setdefault(instance_id, [])
@@ -113,7 +114,7 @@ class GroupJudge:
         partitions: Iterable[TopicPartition],
         at_s: float,
     ) -> list[str]:
-        """A member was given its assignment: the answer to its SyncGroup."""
+        """Judge the answer to a SyncGroup: a member received its assignment."""
         owner = instance_id or member_id
         given = frozenset(partitions)
         found = []
@@ -132,11 +133,11 @@ class GroupJudge:
         return found
 
     def commit_arrived(self, commit: CommitKey, at_s: float) -> None:
-        """A commit reached a coordinator."""
+        """Note that a commit reached a coordinator."""
         self._arrived.setdefault(commit.partition, []).append(_Arrived(commit, at_s))
 
     def commit_acknowledged(self, commit: CommitKey, arrived_s: float, at_s: float) -> list[str]:
-        """A coordinator says that a commit is there. ``arrived_s``: when it was asked."""
+        """Judge a coordinator's confirmation of a commit. ``arrived_s``: when it was requested."""
         what = (
             f"the commit of {commit.offset} for {commit.partition} by {commit.member_id or 'nobody'} in generation "
             f"{commit.generation}"
@@ -163,7 +164,7 @@ class GroupJudge:
     def committed_read(
         self, member: str, generation: int, partition: TopicPartition, offset: int, asked_s: float, at_s: float
     ) -> list[str]:
-        """A member of a generation was told what is committed; -1 for nothing."""
+        """Judge the committed offset that a member of a generation was told; -1 for none."""
         floors = [f for f in self._floors.get(partition, ()) if f.generation <= generation and f.told_s < asked_s]
         floor = max(floors, key=lambda f: f.offset, default=None)
         if floor is not None and offset < floor.offset and not self._came_late(partition, offset, floor):
@@ -176,7 +177,8 @@ class GroupJudge:
         return []
 
     def _came_late(self, partition: TopicPartition, offset: int, floor: _Floor) -> bool:
-        """Whether a commit of this offset, held up on its way, reached a coordinator after the higher one had."""
+        """Return whether a commit of this offset, delayed in transit, reached a coordinator after the higher one
+        had."""
         arrivals = [a for a in self._arrived.get(partition, ()) if a.commit.generation == floor.generation]
         higher_s = min((a.at_s for a in arrivals if a.commit.offset == floor.offset), default=floor.told_s)
         return any(a.commit.offset == offset and a.at_s >= higher_s for a in arrivals)
@@ -187,7 +189,7 @@ class GroupJudge:
             floors.append(_Floor(offset, generation, at_s, by))
 
     def replaced(self) -> list[tuple[str, str]]:
-        """Member ids of static members that were replaced for good, and their instance ids."""
+        """Return the member ids of static members that were replaced for good, and their instance ids."""
         return [
             (member_id, instance_id)
             for instance_id, ids in self._instances.items()
@@ -196,15 +198,15 @@ class GroupJudge:
         ]
 
     def _replaced_s(self, commit: CommitKey) -> list[float]:
-        """When the static member that a commit names was replaced by another for good; nothing if it was not."""
+        """Return when the static member that a commit names was replaced by another for good; nothing if it was not."""
         return self._successors_s(commit.instance_id or "", commit.member_id)[:1]
 
     def _successors_s(self, instance_id: str, member_id: str) -> list[float]:
-        """Since when members stand in the place of another for good, rising.
+        """Return the times at which members took the place of another for good, rising.
 
-        A coordinator that let a successor into a generation which was never complete may have died over it: the
-        next one knows the older member, and gives that generation's number anew. So the successor counts when it
-        came to a generation that was complete, or has its assignment.
+        A coordinator that admitted a successor into a generation that was never complete may have died before storing
+        it: the next one knows the older member, and reuses that generation's number. So the successor counts once it
+        joined a generation that was complete, or has its assignment.
         """
         ids = self._instances.get(instance_id, [])
         places = [n for n, each in enumerate(ids) if each[0] == member_id]
@@ -219,7 +221,7 @@ class GroupJudge:
     # --- what members do --------------------------------------------------------------------------------
 
     def commit_sent(self, commit: CommitKey, at_s: float) -> list[str]:
-        """A member sends a commit, whatever becomes of it."""
+        """Judge a commit that a member sends, whatever its outcome."""
         found = []
         line = (commit.member_id, commit.generation, commit.partition)
         before = self._sent.get(line, -1)
@@ -236,7 +238,8 @@ class GroupJudge:
         return found
 
     def _floor_at_begin(self, commit: CommitKey) -> int:
-        """The position that older generations had committed for a partition when a member's generation was complete."""
+        """Return the position that older generations had committed for a partition when a member's generation was
+        complete."""
         begun_s = self._complete_s.get(commit.generation)
         if begun_s is None:
             return 0
@@ -244,23 +247,23 @@ class GroupJudge:
         return max((f.offset for f in floors if f.generation < commit.generation and f.told_s < begun_s), default=0)
 
     def owns(self, member: str, generation: int, partitions: Iterable[TopicPartition]) -> None:
-        """A member knows its assignment of a generation: all of it. What stays keeps its position."""
+        """Note a member's full assignment in a generation. Partitions that it keeps keep their positions."""
         before = self._held.get(member, _Held(generation)).partitions
         self._held[member] = _Held(generation, {at: before.get(at) for at in partitions})
 
     def gave_up(self, member: str, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions were revoked from a member, or lost: it has heard of it."""
+        """Note that a member learned that partitions were revoked or lost."""
         held = self._held.get(member)
         if held is not None:
             for partition in partitions:
                 held.partitions.pop(partition, None)
 
     def gone(self, member: str) -> None:
-        """A member's process ended, or it closed."""
+        """Note that a member's process ended, or it closed."""
         self._held.pop(member, None)
 
     def handed_out(self, member: str, partition: TopicPartition, first: int, last: int) -> list[str]:
-        """A poll brought a member the records from ``first`` to ``last``."""
+        """Judge a poll that returned the records from ``first`` to ``last`` to a member."""
         held = self._held.get(member)
         if held is None or partition not in held.partitions:
             generation = "no generation" if held is None else f"generation {held.generation}"
@@ -276,14 +279,14 @@ class GroupJudge:
         return []
 
     def worked_off(self, partition: TopicPartition, first: int, last: int) -> None:
-        """A member is done with the records from ``first`` to ``last``."""
+        """Note that a member has processed the records from ``first`` to ``last``."""
         ranges = self._done.setdefault(partition, [])
         self.redelivered += sum(max(0, min(end, last + 1) - max(begin, first)) for begin, end in ranges)
         ranges.append((first, last + 1))
         self._done[partition] = _merged(ranges)
 
     def _not_done(self, partition: TopicPartition, end: int) -> int | None:
-        """The first offset below ``end`` that nobody has worked off."""
+        """Return the first offset below ``end`` that nobody has processed."""
         following = 0
         for begin, done in self._done.get(partition, ()):
             if begin > following:
@@ -294,7 +297,7 @@ class GroupJudge:
     # --- the end ----------------------------------------------------------------------------------------
 
     def all_delivered(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """When all is over, every record below the ends was worked off by some member."""
+        """Judge at the end that some member has processed every record below the ends."""
         found = []
         for partition, end in sorted(ends.items()):
             missing = self._not_done(partition, end)
@@ -305,7 +308,7 @@ class GroupJudge:
     def settled(
         self, assignments: Mapping[str, Iterable[TopicPartition]], partitions: Iterable[TopicPartition]
     ) -> list[str]:
-        """When all is mended, each partition has exactly one member."""
+        """Judge after repair that each partition has exactly one member."""
         owners: dict[TopicPartition, list[str]] = {partition: [] for partition in partitions}
         for member, owned in assignments.items():
             for partition in owned:

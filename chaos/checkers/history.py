@@ -1,11 +1,10 @@
-"""The history of a run: what producers, consumers and transactions did and what they were told.
+"""The history of a run: the operations of producers, consumers and transactions, and the answers they got.
 
-Every operation has one of three outcomes, and the third is not a weak form of the second: what is unknown
-may be in the log or not, now or later, and only what is told about it elsewhere decides.
+Every operation has one of three outcomes, and the third is not a weak form of the second: an operation with an unknown
+outcome may be in the log or not, now or later, and only evidence from elsewhere decides.
 
-A history is recorded as the run goes on and judged by :mod:`tidelog.chaos.checkers.anomalies.log`. Values
-are unique over the whole history: a value names its send. What is still under way when a history ends is
-recorded as unknown.
+A history is recorded during the run and judged by :mod:`tidelog.chaos.checkers.anomalies.log`. Values are unique over
+the whole history: a value names its send. Operations that are in progress when a history ends are recorded as unknown.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ class Outcome(enum.Enum):
     OK = "ok"
     """Acknowledged."""
     FAILED = "failed"
-    """Definitely not done, now and for ever. Only for failures that promise that: a send that was refused
-    before anything left the client, an answer that says so to the only request that was ever sent. A
-    delivery timeout, a lost connection and an error after a retry are :attr:`UNKNOWN`."""
+    """Definitely not done, now or ever. Only for failures that promise that: a send that was refused before anything
+    left the client, or an answer that says so to the only request ever sent. A delivery timeout, a lost connection and
+    an error after a retry are :attr:`UNKNOWN`."""
     UNKNOWN = "unknown"
-    """May be done, may yet be done, may never be."""
+    """May be done, may still be done, may never be."""
 
 
 class TransactionKey(NamedTuple):
@@ -48,21 +47,21 @@ class Sent(NamedTuple):
 
     producer: str
     number: int
-    """Rises in the order in which the producer was given records; gaps are fine."""
+    """Rises in the order in which the producer received records; gaps are fine."""
     partition: TopicPartition
     value: bytes
     outcome: Outcome
     offset: int = NO_OFFSET
-    """What the acknowledgement named."""
+    """The acknowledged offset."""
     began_s: float = 0.0
     ended_s: float = 0.0
     transaction: TransactionKey | None = None
     durable: bool = True
-    """Whether its acknowledgement promises that it stays: acks=all and min.insync.replicas of 2 or more."""
+    """Whether its acknowledgement promises durability: acks=all and min.insync.replicas of 2 or more."""
 
 
 class Polled(NamedTuple):
-    """The records of one poll from one partition, in the order in which they came."""
+    """The records of one poll from one partition, in the order received."""
 
     consumer: str
     partition: TopicPartition
@@ -73,7 +72,7 @@ class Polled(NamedTuple):
     read_committed: bool = False
     """Isolation level of the consumer."""
     transaction: TransactionKey | None = None
-    """Where a transaction commits this poll's position (consume, transform, produce)."""
+    """The transaction that commits this poll's position (consume, transform, produce), if any."""
 
 
 class ReadRecord(Protocol):
@@ -88,7 +87,7 @@ class ReadRecord(Protocol):
 
 
 def by_partition(records: Iterable[ReadRecord]) -> dict[TopicPartition, list[tuple[int, bytes]]]:
-    """What a poll brought, as :class:`Polled` wants it."""
+    """Return the records of a poll in the form that :class:`Polled` needs."""
     found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
     for record in records:
         found.setdefault(record.topic_partition, []).append((record.offset, record.value or b""))
@@ -96,11 +95,10 @@ def by_partition(records: Iterable[ReadRecord]) -> dict[TopicPartition, list[tup
 
 
 class Positioned(NamedTuple):
-    """A consumer's position in a partition is set by something else than a poll.
+    """A consumer's position in a partition is set by something other than a poll.
 
-    By assign, seek, a reset after an offset out of range, or because the group gave it the partition. What
-    comes next begins at ``offset``; where that is not known (:data:`NO_OFFSET`: reset to the latest), any
-    jump is legal.
+    By assign, seek, a reset after an offset out of range, or an assignment by the group. The next records begin at
+    ``offset``; if that is not known (:data:`NO_OFFSET`: reset to the latest), any jump is legal.
     """
 
     consumer: str
@@ -116,7 +114,7 @@ class Transaction(NamedTuple):
     outcome: Outcome
     began_s: float = 0.0
     ending_s: float = 0.0
-    """When its commit or abort was asked for: nothing of it may be visible before."""
+    """When its commit or abort was requested: nothing of it may be visible before."""
     ended_s: float = 0.0
 
 
@@ -146,14 +144,14 @@ class History:
 
 
 FinalLog: TypeAlias = Mapping[TopicPartition, Sequence[tuple[int, bytes]]]
-"""What the partitions held when all was over and mended: offset and value, from log start to end, as a
-read_committed consumer reads it. A partition that is not in it was not read at the end."""
+"""The content of the partitions at the end, after repair: offset and value, from log start to end, as a read_committed
+consumer reads it. A partition that is not in it was not read at the end."""
 
 
 class Loss(NamedTuple):
     """Data that a partition lost legally: every replica that held it lost it, unflushed or with its disk.
 
-    From ``from_offset`` on, what was there until ``at_s`` may be gone and offsets may be given anew.
+    From ``from_offset`` on, data from before ``at_s`` may be gone and offsets may be reused.
     """
 
     partition: TopicPartition
@@ -169,8 +167,8 @@ class Circumstances:
     """Records below this were deleted, by retention or on request."""
     losses: tuple[Loss, ...] = ()
     compacted: frozenset[TopicPartition] = frozenset()
-    """A cleaner ran: records may be missing where a later one has their key."""
+    """A cleaner ran: a record may be missing if a later one has its key."""
     without_idempotence: frozenset[str] = frozenset()
-    """Producers whose retries may double records and change their order."""
+    """Producers whose retries may duplicate records and change their order."""
     rebalanced: frozenset[str] = frozenset()
     """Consumers of a group whose assignments are not in the history as :class:`Positioned`."""

@@ -1,14 +1,14 @@
 """Judges clients' writes to compacted partitions against the final state of their readers.
 
 ===================  ========================================================================================
-as written           a record that was read is one that was sent: same key, value, timestamp and, where it was
+as written           a record that was read is one that was sent: same key, value, timestamp and, if it was
                      acknowledged, offset
-latest value         a reader from log start to some position knows, of each key, the last acknowledged write
-                     before that position or a later one; a deleted key's tombstone may be gone only where no
+latest value         a reader from log start to some position has, for each key, the last acknowledged write
+                     before that position or a later one; a deleted key's tombstone may be gone only if no
                      older value of the key was read, or delete.retention.ms passed meanwhile
 ===================  ========================================================================================
 
-Writes are named by a mark that every record carries, so that a tombstone can be told from another.
+Writes are named by a mark that every record carries, so that tombstones can be distinguished.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KeyedWrite(NamedTuple):
 
 
 class ReadRecord(NamedTuple):
-    """A record as a consumer was given it."""
+    """A record as a consumer received it."""
 
     offset: int
     timestamp: int
@@ -46,20 +46,20 @@ class ReadRecord(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """One reading of a partition from log start up to ``end``, the position behind it."""
+    """One read of a partition from log start up to ``end``, the position behind it."""
 
     reader: str
     partition: TopicPartition
     records: Sequence[ReadRecord]
     end: int
     seconds: float = 0.0
-    """How long it took: tombstones may go meanwhile."""
+    """How long it took: tombstones may be removed meanwhile."""
 
 
 class KeyedHistory:
-    """All that was written to some partitions, and the judgement of scans through them.
+    """All writes to some partitions, and the judgement of scans through them.
 
-    ``ends``: where the partitions ended when all was over.
+    ``ends``: the ends of the partitions when the run was over.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class KeyedHistory:
                 each.sort(key=lambda write: write.offset)
 
     def judge(self, scan: Scan) -> list[str]:
-        """Say what is wrong with what a reader was given."""
+        """Judge what a reader received."""
         return self._as_written(scan) or self._latest(scan)
 
     def _as_written(self, scan: Scan) -> list[str]:
@@ -125,7 +125,7 @@ class KeyedHistory:
         return []
 
     def _later_unknown(self, scan: Scan, key: bytes, seen: set[bytes], *, slow: bool) -> bool:
-        """Whether a write of which nobody was told may have cost this scan the acknowledged one: it stands
+        """Return whether a write with an unknown outcome may have hidden the acknowledged one from this scan: it lies
         behind the scan, or was a tombstone and is gone."""
         at_end = scan.end >= self._ends[scan.partition]
         return any(
@@ -135,10 +135,10 @@ class KeyedHistory:
 
 
 def final_scans(final: Mapping[TopicPartition, Sequence[ReadRecord]], ends: Mapping[TopicPartition, int]) -> list[Scan]:
-    """What a reader of everything that is left at the end would be given, as scans."""
+    """Return, as scans, what a reader of the remaining log would receive at the end."""
     return [Scan("the final read", at, records, ends[at]) for at, records in final.items()]
 
 
 def mark_of(headers: Iterable[tuple[str, bytes | None]]) -> bytes:
-    """The mark that identifies a record: the values of its headers."""
+    """Return the mark that identifies a record: the values of its headers."""
     return b"".join(value or b"" for _, value in headers)

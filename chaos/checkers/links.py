@@ -1,12 +1,12 @@
-"""Judges of a link: what the target has of the source, what was promised of it, and what groups are told there.
+"""Judges of a link: the target's copy of the source, the promised positions, and the offsets that groups get there.
 
 ==============  =============================================================================================
 copied          below where the target's own records begin, both logs have the same records and markers, at
                 the same offsets
-promised        the target's log reaches every position that the link has kept
-left behind     after a drained promotion, nothing was acknowledged at the source that the target does not
-                have, and nothing is decided there that is not decided so here
-shown           readers of ``read_committed`` are shown nothing at the target that the source does not show
+promised        the target's log reaches every position that the link has stored
+left behind     after a drained promotion, the target has everything that was acknowledged at the source, and
+                decides every transaction that is decided there in the same way
+shown           readers of ``read_committed`` see nothing at the target that they do not see at the source
 told            nor, at any time, anything that does not count in the end
 groups          a group's offset at the target is never beyond the records that are there; the link leaves it
                 alone once the topic is promoted
@@ -30,7 +30,7 @@ Ends = Mapping[TopicPartition, int]
 
 
 class Told(NamedTuple):
-    """A group's offset, as the target told it, and the furthest that a log there had ever been known to reach."""
+    """A group's offset, as the target returned it, and the furthest known end of a log there until then."""
 
     group: str
     at: TopicPartition
@@ -39,14 +39,14 @@ class Told(NamedTuple):
 
 
 def copied(source: Logs, target: Logs, ends: Ends) -> list[str]:
-    """Judge what lies below ``ends`` at the target: where its own records begin, or where its log ends."""
+    """Judge the log below ``ends`` at the target: where its own records begin, or where its log ends."""
     found = []
     for at, end in sorted(ends.items()):
         theirs, ours = (_shown(log.get(at, ()), end) for log in (source, target))
         for number, (there, here) in enumerate(zip_longest(theirs, ours)):
             if there == here:
                 continue
-            # A promotion ends what is open there: its markers are the first of the target's own.
+            # A promotion ends transactions that are open there: its markers are the first of the target's own.
             if not ours[number:] or not all(one.aborts for one in ours[number:]):
                 found.append(f"{at}: expected below {end} what the source has, {there}, found {here} at the target")
             break
@@ -54,7 +54,8 @@ def copied(source: Logs, target: Logs, ends: Ends) -> list[str]:
 
 
 def promised(positions: Ends, ends: Ends) -> list[str]:
-    """``positions``: the furthest that the link has kept or was told of. ``ends``: of the target's logs."""
+    """Judge the link's positions. ``positions``: the furthest that the link has stored or was told. ``ends``: of the
+    target's logs."""
     return [
         f"{at}: the link was to have position {position}, the target's log ends at {ends.get(at, 0)}"
         for at, position in sorted(positions.items())
@@ -78,7 +79,7 @@ def left_behind(sends: Iterable[Sent], source: Logs, target: Logs, ends: Ends) -
 
 
 def shown(source: Logs, target: Logs, ends: Ends) -> list[str]:
-    """Judge what readers of ``read_committed`` are shown at the target below ``ends``."""
+    """Judge what readers of ``read_committed`` see at the target below ``ends``."""
     found = []
     for at, end in sorted(ends.items()):
         theirs, ours = (_seen(log.get(at, ()), end) for log in (source, target))
@@ -88,7 +89,7 @@ def shown(source: Logs, target: Logs, ends: Ends) -> list[str]:
 
 
 def told(polls: Iterable[Polled], target: Logs) -> list[str]:
-    """``polls``: of readers of ``read_committed`` at the target, whenever."""
+    """Judge ``polls`` by readers of ``read_committed`` at the target, at any time."""
     seen = {at: set(visible(log)) for at, log in target.items()}
     return [
         f"{poll.partition}: {poll.consumer} was shown {record}, which does not count in the end"
@@ -99,7 +100,8 @@ def told(polls: Iterable[Polled], target: Logs) -> list[str]:
 
 
 def groups(told: Iterable[Told], kept: Mapping[tuple[str, TopicPartition], int]) -> list[str]:
-    """``kept``: what somebody committed at the target after the promotion, and nobody else was to change."""
+    """Judge the groups' offsets. ``kept``: offsets that were committed at the target after the promotion, and that
+    nobody else was to change."""
     found = []
     for each in told:
         expected = kept.get((each.group, each.at))

@@ -1,17 +1,17 @@
 """Judges of the cluster's metadata: the committed log, each node's image of it, and the right to change it.
 
 =================  =========================================================================================
-image is prefix    a node's image at an offset is what everybody's is there, of the epoch that was committed
-                   there, and no further than the commit; until a node restarts it never goes back
+image is prefix    a node's image at an offset is the same as every other node's there, of the epoch that was
+                   committed there, and no further than the commit; it never goes back until a restart
 partition epochs   a partition that changes has a higher partition epoch (KIP-497); its leader epoch never
                    falls, and rises with every other leader
 in-sync replicas   are replicas; the leader is one of them; joiners are not fenced (KIP-841)
 clean elections    a new leader was in the in-sync replicas or eligible (KIP-966), unless the election was
                    meant to be unclean
-level in use       no record is in the log that needs a higher ``metadata.version`` than the one in use
-fencing            what a broker asks for under an older broker epoch than the committed one, or what needs
-                   an unfenced broker while it is fenced, is never granted (KIP-631); the epoch of one that was
-                   unregistered is old, and never given again
+level in use       no record in the log needs a higher ``metadata.version`` than the one in use
+fencing            a broker's request under an older broker epoch than the committed one, or one that needs
+                   an unfenced broker while it is fenced, is never granted (KIP-631); the epoch of an
+                   unregistered broker is old, and never reused
 =================  =========================================================================================
 """
 
@@ -27,7 +27,7 @@ from tidelog.model.ids import NO_NODE, NodeId
 
 
 def above_level(offset: int, needed: int, in_use: int | None) -> list[str]:
-    """Judge one committed image. ``needed``: by the records that the log has had; ``in_use``: none in a new log."""
+    """Judge one committed image. ``needed``: the level that the log's records need; ``in_use``: none in a new log."""
     if in_use is None or needed <= in_use:
         return []
     return [f"level in use: at offset {offset} the log has had a record of level {needed}, in use is {in_use}"]
@@ -43,7 +43,7 @@ class ImageJudge:
         self._committed_to = -1
 
     def committed(self, offset: int, epoch: int) -> list[str]:
-        """The quorum committed an entry of the metadata log."""
+        """Record an entry of the metadata log that the quorum committed."""
         self._committed_to = max(self._committed_to, offset)
         known = self._epochs.setdefault(offset, epoch)
         if known != epoch:
@@ -51,11 +51,11 @@ class ImageJudge:
         return []
 
     def restarted(self, node: NodeId) -> None:
-        """A node's process ended: its next one may begin with an older image."""
+        """Note that a node's process ended: its next one may begin with an older image."""
         self._seen.pop(node, None)
 
     def observe(self, node: NodeId, offset: int, epoch: int, digest: Hashable = None) -> list[str]:
-        """A node has an image. ``digest`` stands for its content; ``None`` where nobody worked it out."""
+        """Judge a node's image. ``digest`` represents its content; ``None`` if nobody computed it."""
         before = self._seen.get(node)
         if offset == before and digest is None:
             return []
@@ -92,14 +92,14 @@ class PartitionStanding(NamedTuple):
 
 @dataclass(slots=True)
 class _Broker:
-    """Committed facts about one broker: broker epoch and whether it was fenced, by time."""
+    """Committed facts about one broker by time: broker epoch and whether it was fenced."""
 
     times_s: list[float] = field(default_factory=list)
     standings: list[tuple[int, bool]] = field(default_factory=list)
 
 
 class StandingJudge:
-    """Follows the committed metadata, entry after entry: of each entry its brokers first, then its partitions."""
+    """Follows the committed metadata, entry by entry: for each entry its brokers first, then its partitions."""
 
     def __init__(self) -> None:
         self._partitions: dict[PartitionName, PartitionStanding] = {}
@@ -108,7 +108,7 @@ class StandingJudge:
     # --- what is committed -------------------------------------------------------------------------
 
     def broker(self, node: NodeId, broker_epoch: int, *, fenced: bool, at_s: float) -> list[str]:
-        """A broker registers, is fenced or unfenced."""
+        """Judge that a broker registers, is fenced or unfenced."""
         broker = self._brokers.setdefault(node, _Broker())
         before = broker.standings[-1] if broker.standings else (broker_epoch, fenced)
         if broker_epoch < before[0]:
@@ -118,16 +118,17 @@ class StandingJudge:
         return []
 
     def unregistered(self, node: NodeId, at_s: float) -> None:
-        """A broker is gone: nothing is granted under its epoch any more, and whatever comes under its id has a higher
-        one."""
+        """A broker was removed: nothing is granted under its epoch any more, and a later broker under its id has a
+        higher one."""
         broker = self._brokers.get(node)
         if broker is not None:
             broker.times_s.append(at_s)
             broker.standings.append((broker.standings[-1][0] + 1, True))
 
     def partition(self, now: PartitionStanding, *, unclean: bool = False, moved: bool = False) -> list[str]:
-        """A partition is created or changed. ``unclean``: its leader may have been elected uncleanly. ``moved``: the
-        change ends a reassignment, which takes that one more replica is in sync; that replica may lead at once."""
+        """Judge that a partition is created or changed. ``unclean``: its leader may have been elected uncleanly.
+        ``moved``: the change ends a reassignment, which requires that one more replica is in sync; that replica may
+        lead immediately."""
         before = self._partitions.get(now.partition)
         self._partitions[now.partition] = now
         found = self._in_sync(before, now)
@@ -156,7 +157,7 @@ class StandingJudge:
         return found
 
     def forgotten(self, partition: PartitionName) -> None:
-        """A partition is deleted."""
+        """Note that a partition was deleted."""
         self._partitions.pop(partition, None)
 
     # --- what is granted ---------------------------------------------------------------------------
@@ -164,7 +165,7 @@ class StandingJudge:
     def granted(
         self, node: NodeId, broker_epoch: int, what: str, asked_s: float, *, needs_unfenced: bool = False
     ) -> list[str]:
-        """A broker was granted what it asked for at ``asked_s`` under an epoch: a heartbeat, a change of
+        """Judge a request that was granted to a broker, made at ``asked_s`` under an epoch: a heartbeat, a change of
         the in-sync replicas, an append as leader."""
         broker = self._brokers.get(node)
         position = 0 if broker is None else bisect_right(broker.times_s, asked_s)

@@ -1,5 +1,5 @@
-"""Judges where the replicas of a partition are, and how they are moved: from one committed state of it to the next.
-KIP-455, KIP-1066."""
+"""Judges the placement of a partition's replicas and their moves, from one committed state to the next. KIP-455,
+KIP-1066."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.model.ids import LeaderEpoch, NodeId
 
 
 class Placed(Protocol):
-    """A committed state of a partition, as far as it is judged."""
+    """The committed state of a partition, as far as it is judged."""
 
     @property
     def partition_epoch(self) -> int: ...
@@ -29,9 +29,9 @@ class Placed(Protocol):
 
 
 def moved(name: str, before: Placed, now: Placed, min_isr: int) -> list[str]:
-    """Judge one change. ``min_isr``: what the topic asks for; the number of replicas bounds it."""
+    """Judge one change. ``min_isr``: the topic's setting; the number of replicas bounds it."""
     if now.partition_epoch != before.partition_epoch + 1:
-        return []  # no living node heard of the changes between
+        return []  # no living node saw the changes between
     found = []
     gone = set(before.replicas) - set(now.replicas)
     if gone and now.leader_epoch == before.leader_epoch:
@@ -50,7 +50,7 @@ def moved(name: str, before: Placed, now: Placed, min_isr: int) -> list[str]:
 
 
 def placed(name: str, before: Iterable[NodeId], now: Iterable[NodeId], closed: Collection[NodeId]) -> list[str]:
-    """Judge where new replicas are. ``before``: those that the partition had, none if it is new; ``closed``: brokers
-    that were to get no new ones when this was decided, cordoned or unregistered."""
+    """Judge the placement of new replicas. ``before``: the partition's former replicas, none if it is new; ``closed``:
+    brokers that could get no new ones when this was decided, cordoned or unregistered."""
     wrong = sorted((set(now) - set(before)).intersection(closed))
     return [f"moves: {name} got a replica on {wrong}, which are cordoned or unregistered"] if wrong else []

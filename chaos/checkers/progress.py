@@ -1,9 +1,8 @@
 """Judges progress: while a majority is whole, does something get done within a bound?
 
-A run knows when a majority could work: all nodes of some majority were up, could reach one another, had
-disks and no pause. Within such an interval no stretch longer than a bound may pass without an operation
-that was acknowledged; after healing, until the end of the run, the same holds. An interval shorter than
-the bound says nothing.
+A run knows when a majority could work: all nodes of some majority were up, could reach one another, had working disks
+and were not paused. Within such an interval, and from the healing to the end of the run, no stretch longer than a bound
+may pass without an acknowledged operation. An interval shorter than the bound shows nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ class Operation(NamedTuple):
 
 
 def stalls(operations: Iterable[Operation], intervals: Iterable[Interval], bound_s: float) -> list[Interval]:
-    """Return the stretches of the intervals, longer than the bound, in which operations were wanted and
-    none was acknowledged.
+    """Return the stretches of the intervals, longer than the bound, in which operations were wanted and none was
+    acknowledged.
 
-    A stretch begins when something is under way after the last acknowledgement, and ends with the next one
-    or, where operations that follow one another within the bound all come to nothing, with the last of
-    them. While nobody asks for anything nothing stalls.
+    A stretch begins when an operation is in progress after the last acknowledgement, and ends with the next one or, if
+    successive operations within the bound all fail, with the last of them. Nothing stalls while nobody asks for
+    anything.
     """
     known = list(operations)
     done_s = sorted(operation.ended_s for operation in known if operation.outcome is Outcome.OK)
@@ -61,7 +60,7 @@ def stalls(operations: Iterable[Operation], intervals: Iterable[Interval], bound
 
 
 def no_progress(operations: Iterable[Operation], intervals: Iterable[Interval], bound_s: float) -> list[str]:
-    """Say where nothing was done for longer than the bound, although a majority could have worked."""
+    """Report where nothing was done for longer than the bound, although a majority could have worked."""
     return [
         f"progress: nothing was acknowledged from {stall.begin_s:.3f} s to {stall.end_s:.3f} s, though {stall.why}; "
         f"the bound is {bound_s:g} s"
@@ -72,8 +71,8 @@ def no_progress(operations: Iterable[Operation], intervals: Iterable[Interval], 
 def whole_intervals(changes: Sequence[tuple[float, bool]], end_s: float, settle_s: float = 0.0) -> list[Interval]:
     """Return the intervals in which a majority was whole, from the times at which that changed.
 
-    ``changes`` rise in time and say from when on it is or is not; before the first it is not. The first
-    ``settle_s`` of each interval are left out.
+    ``changes`` rise in time and say from when on it is or is not; before the first it is not. The first ``settle_s`` of
+    each interval are left out.
     """
     found = []
     begin_s: float | None = None
@@ -88,7 +87,7 @@ def whole_intervals(changes: Sequence[tuple[float, bool]], end_s: float, settle_
 
 
 def _joined(operations: Iterable[Operation], tolerance_s: float) -> list[tuple[float, float]]:
-    """Return the times in which at least one operation was under way, joined where little is between them."""
+    """Return the times in which at least one operation was in progress, joined across short gaps."""
     found: list[tuple[float, float]] = []
     for began_s, ended_s, _ in sorted(operations, key=lambda operation: operation[:2]):
         if found and began_s <= found[-1][1] + tolerance_s:
@@ -99,6 +98,6 @@ def _joined(operations: Iterable[Operation], tolerance_s: float) -> list[tuple[f
 
 
 def _busy_from(busy: Sequence[tuple[float, float]], at_s: float) -> float:
-    """Return the first moment from a time on at which something is under way."""
+    """Return the first moment from a time on at which an operation is in progress."""
     position = bisect_right(busy, at_s, key=lambda each: each[1])
     return max(at_s, busy[position][0]) if position < len(busy) else float("inf")

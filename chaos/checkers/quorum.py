@@ -1,21 +1,21 @@
-"""Judges of a Raft quorum: what must hold whatever happens to voters, links and disks.
+"""Judges of a Raft quorum: the rules that hold whatever happens to voters, links and disks.
 
-:class:`QuorumJudge` is told what each voter did, as it did it, and returns what that breaks. The rules and
+:class:`QuorumJudge` receives each action of a voter as it happens, and returns violations. The rules and
 their names are those of Ongaro and Ousterhout, "In Search of an Understandable Consensus Algorithm",
-figure 3, and what a proposer may believe about an answer:
+figure 3, and the meaning of an answer to a proposer:
 
 =====================  ====================================================================================
 election safety        at most one leader in a term; a voter votes for one candidate in a term
 log matching           two logs with an entry of the same index and term are the same up to that entry
 leader completeness    a leader of a term holds every entry that was committed in an earlier term
-state machine safety   one command at each index, for ever and for every voter; heard in order, without gap
-snapshot is prefix     a state that a voter loads is the one that all entries up to its index make
-acknowledged survives  what was answered as committed stands at the index that was told, for ever
-refused stays out      what was answered as not done is never committed
-at most once           a command stands at one index; nothing stands that nobody proposed
+state machine safety   one command at each index, permanently and for every voter; received in order, without gap
+snapshot is prefix     a state that a voter loads is the result of all entries up to its index
+acknowledged survives  a command that was answered as committed stays at the answered index permanently
+refused stays out      a command that was answered as not done is never committed
+at most once           a command is at one index; there is none that nobody proposed
 =====================  ====================================================================================
 
-Each call costs what is new since the last one for the same voter.
+The cost of a call is proportional to what is new since the last one for the same voter.
 """
 
 from __future__ import annotations
@@ -32,14 +32,13 @@ from tidelog.model.voter_set import Voter
 _HEAD: Final = struct.Struct("<QQ")
 _NO_DIGEST: Final = bytes(32)
 _NO_CHAIN: Final = 0
-"""Nobody saw what was before the first entry of this log: it is followed, and judged where others know."""
+"""Nobody saw what was before the first entry of this log: it is followed, and judged where other logs are known."""
 
 
 class QuorumLog(Protocol):
     """A voter's log, in memory: entries ``(command, index, term)`` without gap.
 
-    The first entry may be the anchor that stands for a snapshot: its index and term count, its command
-    does not.
+    The first entry may be the anchor of a snapshot: its index and term count, its command does not.
     """
 
     def __len__(self) -> int: ...
@@ -48,13 +47,13 @@ class QuorumLog(Protocol):
 
 
 def digest_after(digest: bytes, index: int, term: int, payload: bytes) -> bytes:
-    """Return the state that an entry makes of a state: a chain over all that was committed."""
+    """Return the state after an entry, from the state before: a hash chain over everything committed."""
     return hashlib.sha256(digest + _HEAD.pack(index, term) + payload).digest()
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was seen of one voter's log: its entries and, for each, a hash over all up to it."""
+    """The known part of one voter's log: its entries and, for each, a hash over all up to it."""
 
     entries: list[tuple[bytes, int, int]] = field(default_factory=list)
     chains: list[int] = field(default_factory=list)
@@ -65,13 +64,13 @@ class _Commit:
     term: int
     payload: bytes
     committed_in: int
-    """Upper bound of the term in which it was committed: that of the voter that said so first."""
+    """Upper bound of the term in which it was committed: the term of the voter that first reported it."""
 
 
 class QuorumJudge:
-    """The history of one quorum. Commands are told apart by their bytes: propose each only once.
+    """The history of one quorum. Commands are distinguished by their bytes: propose each only once.
 
-    ``first_index`` is the index before the first entry that voters hear of, ``state`` the digest there.
+    ``first_index`` is the index before the first entry that voters receive, ``state`` the digest there.
     """
 
     def __init__(self, first_index: int = 1, state: bytes = _NO_DIGEST) -> None:
@@ -93,26 +92,26 @@ class QuorumJudge:
     # --- what is known -----------------------------------------------------------------------------
 
     def applied(self, node: NodeId) -> tuple[int, bytes]:
-        """Return the index and digest of everything that a voter's process has heard."""
+        """Return the index and digest of everything that a voter's process has received."""
         return self._applied.get(node, self._origin)
 
     def command_at(self, index: int) -> tuple[int, bytes] | None:
-        """Return term and payload of the committed entry at an index; ``None`` if nobody heard of one."""
+        """Return term and payload of the committed entry at an index; ``None`` if nobody received one."""
         found = self._commits.get(index)
         return None if found is None else (found.term, found.payload)
 
     @property
     def last_committed(self) -> int:
-        """The highest index that any voter heard of."""
+        """Return the highest index that any voter knows to be committed."""
         return self._last_committed
 
     @property
     def terms_led(self) -> int:
-        """How many terms had a leader."""
+        """Return how many terms had a leader."""
         return len(self._leaders)
 
     def outcome_of(self, payload: bytes) -> str:
-        """Return ``acknowledged``, ``refused``, ``unknown`` or, while it is under way, ``open``."""
+        """Return ``acknowledged``, ``refused``, ``unknown`` or, while it is in progress, ``open``."""
         if payload in self._acknowledged:
             return "acknowledged"
         if payload in self._refused:
@@ -122,20 +121,20 @@ class QuorumJudge:
     # --- what voters do ----------------------------------------------------------------------------
 
     def started(self, node: NodeId) -> None:
-        """A voter's process begins: it hears everything anew."""
+        """Note that a voter's process starts: it receives everything again."""
         self._applied[node] = self._origin
         self._logs.pop(node, None)
 
     def voted(self, voter: Voter, term: int, candidate: Voter) -> list[str]:
-        """A voter gave its vote, also to itself. Another directory is another voter and another candidate."""
+        """Judge a voter's vote, which may be for itself. Another directory is another voter and another candidate."""
         known = self._votes.setdefault((voter, term), candidate)
         if known != candidate:
             return [f"election safety: {voter} voted for {known} and {candidate} in term {term}"]
         return []
 
     def leads(self, node: NodeId, term: int, log: QuorumLog | None = None) -> list[str]:
-        """A voter is leader of a term. Call it as soon as it is and as often as you like; ``log`` counts
-        at the first call of a term."""
+        """Judge that a voter is leader of a term. Call it as soon as it is and as often as you like; ``log`` counts at
+        the first call of a term."""
         known = self._leaders.get(term)
         if known is None:
             self._leaders[term] = node
@@ -145,8 +144,8 @@ class QuorumJudge:
         return []
 
     def holds(self, node: NodeId, log: QuorumLog, *, whole: bool = False) -> list[str]:
-        """A voter's log as it is now. Entries that are the same objects as at the last call end the look
-        back; ``whole`` looks at all of them."""
+        """Judge a voter's current log. Entries that are the same objects as at the last call end the backward
+        comparison; ``whole`` compares all of them."""
         known = self._logs.setdefault(node, _Known())
         if not len(log):
             known.entries.clear()
@@ -170,8 +169,8 @@ class QuorumJudge:
         return self._learn(node, log, known, same)
 
     def committed(self, node: NodeId, index: int, term: int, payload: bytes, node_term: int) -> list[str]:
-        """A voter whose own term is ``node_term`` heard of the next committed entry. An empty payload is
-        a leader's own entry and nobody's command."""
+        """Judge the next committed entry that a voter, whose own term is ``node_term``, received. An empty payload is a
+        leader's own entry and nobody's command."""
         found = []
         before, digest = self.applied(node)
         if index != before + 1:
@@ -191,7 +190,7 @@ class QuorumJudge:
         return found
 
     def loaded(self, node: NodeId, index: int, digest: bytes) -> list[str]:
-        """A snapshot replaced a voter's state by one that says it is everything up to ``index``."""
+        """Judge a snapshot that replaced a voter's state and claims to contain everything up to ``index``."""
         found = []
         expected = self._digests.get(index)
         if expected is None:
@@ -204,15 +203,15 @@ class QuorumJudge:
         self._applied[node] = (index, digest)
         return found
 
-    # --- what proposers are told -------------------------------------------------------------------
+    # --- answers to proposers -------------------------------------------------------------------------
 
     def proposed(self, payload: bytes) -> None:
-        """A command is handed in. One that was refused may be handed in again."""
+        """Note that a command is proposed. One that was refused may be proposed again."""
         self._proposed.add(payload)
         self._refused.discard(payload)
 
     def acknowledged(self, payload: bytes, index: int) -> list[str]:
-        """A proposer was told that its command is committed at an index."""
+        """Judge an answer to a proposer: its command is committed at an index."""
         self._acknowledged[payload] = index
         known = self._commits.get(index)
         if known is None or known.payload != payload:
@@ -220,18 +219,18 @@ class QuorumJudge:
         return []
 
     def refused(self, payload: bytes) -> list[str]:
-        """A proposer was told that its command is not done and never will be."""
+        """Judge an answer to a proposer: its command is not done and never will be."""
         self._refused.add(payload)
         return self._refusal_broken(payload)
 
     def outcome_unknown(self, payload: bytes) -> None:
-        """A proposer was told that its command may or may not be done: nothing follows from it."""
+        """Note an answer to a proposer: its command may or may not be done. Nothing follows from it."""
         self._unknown.add(payload)
 
     # --- at the end --------------------------------------------------------------------------------
 
     def finished(self, nodes: Iterable[NodeId] = ()) -> list[str]:
-        """Judge the whole history; ``nodes`` are voters that must have come to the same state."""
+        """Judge the whole history; ``nodes`` are voters that must have reached the same state."""
         found = []
         for payload, index in self._acknowledged.items():
             known = self._commits.get(index)

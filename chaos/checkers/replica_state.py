@@ -2,10 +2,11 @@
 
 ===================  ========================================================================================
 marks within         a high watermark lies within the log; a leader's never falls while it leads and runs
-producers known      what a replica knows of producers is what its log says of them, after a start, after a
-                     cut and as a leader: else a retry is written twice, or acknowledged without being there
-wishes end           a leader's wish for other in-sync replicas ends with the partition epoch that it was made
-                     under: a member of then may have been out of them since (KIP-497)
+producers known      a replica's producer state is the one that follows from its log, after a start, after a
+                     truncation and as a leader: else a retry is written twice, or acknowledged without being
+                     there
+wishes end           a leader's request for other in-sync replicas ends with the partition epoch under which
+                     it was made: a member of that time may have been out of them since (KIP-497)
 ===================  ========================================================================================
 """
 
@@ -21,21 +22,21 @@ NO_LEADERSHIP = -1
 
 
 class MarkJudge:
-    """Feed it every replica whenever it may have moved."""
+    """Judges high watermarks. Feed it every replica whenever it may have moved."""
 
     def __init__(self) -> None:
         self._led: dict[tuple[PartitionName, NodeId], tuple[int, int]] = {}
         """Leader epoch in which a node leads, and its high watermark."""
 
     def restarted(self, node: NodeId) -> None:
-        """A node's process ended."""
+        """Note that a node's process ended."""
         for key in [key for key in self._led if key[1] == node]:
             del self._led[key]
 
     def observe(
         self, partition: PartitionName, node: NodeId, leading_epoch: int, high_watermark: int, log_end: int
     ) -> list[str]:
-        """A replica stands so. ``leading_epoch``: :data:`NO_LEADERSHIP` where it does not lead."""
+        """Judge the current state of a replica. ``leading_epoch``: :data:`NO_LEADERSHIP` if it does not lead."""
         found = []
         if high_watermark > log_end:
             found.append(
@@ -56,7 +57,7 @@ class MarkJudge:
 
 
 def wish_outlived(partition: PartitionName, node: NodeId, decided_under: int, partition_epoch: int) -> list[str]:
-    """Judge what a leader is about to ask the controller for, by the partition epoch that it knows now."""
+    """Judge a leader's coming request to the controller by the partition epoch that it knows now."""
     if decided_under == partition_epoch:
         return []
     return [
@@ -66,22 +67,22 @@ def wish_outlived(partition: PartitionName, node: NodeId, decided_under: int, pa
 
 
 class ProducedBatch(NamedTuple):
-    """What a stored batch says of its producer."""
+    """The producer fields of a stored batch."""
 
     producer_id: int
     epoch: int
     sequence: int
-    """Of its last record; -1 for a batch without, as coordinators write in transactions."""
+    """The sequence of its last record; -1 for a batch without, as coordinators write in transactions."""
     offset: int
-    """Of its last record."""
+    """The offset of its last record."""
     begin: int = -1
-    """Of its first record, if it is part of a transaction."""
+    """The offset of its first record, if it is part of a transaction."""
     is_marker: bool = False
 
 
 class KnownProducer(NamedTuple):
-    """The last thing that is known of a producer. ``sequence`` and ``offset`` are -1 where only a marker of that epoch
-    is known; ``open_since`` is where its open transaction begins."""
+    """The last known state of a producer. ``sequence`` and ``offset`` are -1 if only a marker of that epoch is known;
+    ``open_since`` is the start of its open transaction."""
 
     epoch: int
     sequence: int
@@ -90,7 +91,8 @@ class KnownProducer(NamedTuple):
 
 
 def producers_of(batches: Iterable[ProducedBatch]) -> dict[int, KnownProducer]:
-    """Return what a log with these batches says of producers. Those without an id (-1) are passed over."""
+    """Return the producer state that follows from a log with these batches. Batches without a producer id (-1) are
+    skipped."""
     found: dict[int, KnownProducer] = {}
     for batch in batches:
         if batch.producer_id < 0:
@@ -118,7 +120,7 @@ def producers_apart(
     *,
     may_expire: bool = False,
 ) -> list[str]:
-    """Compare what a replica knows of producers with what its log says of them.
+    """Compare a replica's producer state with what its log says.
 
     ``may_expire``: producers without an open transaction may be forgotten.
     """

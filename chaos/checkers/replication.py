@@ -1,19 +1,19 @@
-"""Judges of what replicas hold, over states that are sampled while a run goes on and at its end.
+"""Judges of the replicas' content, over states that are sampled during a run and at its end.
 
 ===================  ========================================================================================
 one leader an epoch  a partition has at most one leader in each leader epoch, whoever says so
 leader completeness  the leader of the newest epoch holds every record that was committed before
-byte-identical       below its high watermark a replica has the same batches as every other, for ever
+byte-identical       below its high watermark a replica has the same batches as every other, permanently
 no holes             batches follow one another without gap, and their leader epochs never fall
 epoch matching       two batches of the same leader epoch and offset are the same, committed or not (KIP-101's
                      truncation by epoch rests on it)
 members complete     each in-sync or eligible replica has everything that is committed
 marks behind         the high watermark is no further than the log of any member of the in-sync replicas
-visible marks        what a consumer was told as high watermark or end never goes back for it
+visible marks        the high watermark or end that a consumer was told never goes back for it
 ===================  ========================================================================================
 
-A partition is named by whatever the caller names it by, as long as a topic that is made anew has another
-name than the one that was deleted (:class:`~tidelog.model.ids.TopicIdPartition`).
+The caller chooses the name of a partition, as long as a topic that is recreated has another name than the
+one that was deleted (:class:`~tidelog.model.ids.TopicIdPartition`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_EPOCH: Final = -1
 
 
 class StoredBatch(NamedTuple):
-    """A record batch as a replica stores it. ``digest`` stands for its bytes: their hash, or the CRC."""
+    """A record batch as a replica stores it. ``digest`` represents its bytes: their hash, or the CRC."""
 
     base_offset: int
     last_offset: int
@@ -44,40 +44,40 @@ class _Committed:
 
     batches: dict[int, StoredBatch] = field(default_factory=dict)
     begin: int = -1
-    """The lowest offset that is known."""
+    """The lowest known offset."""
     end: int = 0
     """Nothing at or behind it is known to be committed."""
     by_epoch: dict[tuple[int, int], StoredBatch] = field(default_factory=dict)
-    """Base offset and leader epoch → the batch that was seen first."""
+    """Base offset and leader epoch → the first batch seen there."""
 
 
 class ReplicaLogJudge:
-    """Compares what replicas hold with what was committed, each batch of each replica once in a process's life.
+    """Compares replicas with the committed data, each batch of each replica once in a process's life.
 
-    At each sample: call :meth:`elected` and :meth:`leads` for what changed, then for every replica
-    ``wanted``, and where that is not ``None``, :meth:`observe` with its batches from there on.
+    At each sample: call :meth:`elected` and :meth:`leads` for what changed, then ``wanted`` for every replica and, if
+    that is not ``None``, :meth:`observe` with its batches from there on.
     """
 
     def __init__(self) -> None:
         self._committed: dict[PartitionName, _Committed] = {}
         self._judged_to: dict[tuple[PartitionName, NodeId], tuple[int, int]] = {}
-        """Up to which offset a replica was found as it must be, and the leader epoch before it."""
+        """The offset up to which a replica was found correct, and the leader epoch before it."""
         self._leaders: dict[tuple[PartitionName, int], NodeId] = {}
         self._newest_epoch: dict[PartitionName, int] = {}
         self._told: dict[tuple[PartitionName, int], None] = {}
-        """Leaders, by epoch, of which was said what they lack."""
+        """Leaders, by epoch, that were already reported for missing records."""
         self._broken: dict[tuple[PartitionName, NodeId], None] = {}
-        """Replicas of which was said what is wrong: they are not looked at again until it restarts."""
+        """Replicas that were already reported: they are skipped until they restart."""
 
     def committed_end(self, partition: PartitionName) -> int:
-        """Return the offset behind the last record that is known to be committed."""
+        """Return the offset behind the last record known to be committed."""
         found = self._committed.get(partition)
         return 0 if found is None else found.end
 
     # --- leaders -----------------------------------------------------------------------------------
 
     def elected(self, partition: PartitionName, leader_epoch: int, node: NodeId) -> list[str]:
-        """The committed metadata name a leader."""
+        """Judge that the committed metadata name a leader."""
         self._newest_epoch[partition] = max(leader_epoch, self._newest_epoch.get(partition, -1))
         known = self._leaders.setdefault((partition, leader_epoch), node)
         if known != node:
@@ -85,7 +85,7 @@ class ReplicaLogJudge:
         return []
 
     def leads(self, partition: PartitionName, leader_epoch: int, node: NodeId, log_end: int) -> list[str]:
-        """A node acts as leader. Every election up to now must have been told by :meth:`elected`."""
+        """Judge that a node acts as leader. Call :meth:`elected` for every election up to now first."""
         found = self.elected(partition, leader_epoch, node)
         end = self.committed_end(partition)
         is_newest = leader_epoch == self._newest_epoch[partition]
@@ -100,24 +100,24 @@ class ReplicaLogJudge:
     # --- logs --------------------------------------------------------------------------------------
 
     def restarted(self, node: NodeId) -> None:
-        """A node's process ended: what it holds is looked at anew."""
+        """Note that a node's process ended: its data is read again."""
         for known in (self._judged_to, self._broken):
             for key in [key for key in known if key[1] == node]:
                 del known[key]
 
     def gone(self, partition: PartitionName, node: NodeId) -> None:
-        """A replica was taken away: what comes in its place is looked at from its beginning."""
+        """Note that a replica was removed: its successor is read from the start."""
         self._judged_to.pop((partition, node), None)
         self._broken.pop((partition, node), None)
 
     def look_again(self) -> None:
-        """Let everything be looked at anew, at the end of a run: did what was seen change since?"""
+        """Let everything be read again at the end of a run: did it change since?"""
         self._judged_to.clear()
         self._broken.clear()
 
     def lost(self, partition: PartitionName, from_offset: int) -> None:
-        """Every replica that held it lost what was from an offset on, or a leader was elected without it
-        deliberately: it may be gone and its offsets given anew."""
+        """Every replica that held it lost the data from an offset on, or a leader without it was elected deliberately:
+        it may be gone and its offsets reused."""
         committed = self._committed.get(partition)
         if committed is None:
             return
@@ -133,8 +133,8 @@ class ReplicaLogJudge:
     def wanted(
         self, partition: PartitionName, node: NodeId, log_start: int, high_watermark: int, log_end: int
     ) -> int | None:
-        """Return the offset from which batches of a replica are wanted; ``None`` if nothing is new, or if it
-        was found wrong before."""
+        """Return the offset from which a replica's batches are wanted; ``None`` if nothing is new, or if it was found
+        wrong before."""
         if (partition, node) in self._broken:
             return None
         judged, _ = self._judged(partition, node, log_start)
@@ -149,16 +149,16 @@ class ReplicaLogJudge:
         log_end: int,
         batches: Iterable[StoredBatch],
     ) -> list[str]:
-        """Look at a replica. ``batches`` are its own from the one that has the wanted offset up to the high
-        watermark at least; what is behind that is judged too, as far as it is given."""
+        """Judge a replica. ``batches`` are its own, from the one that contains the wanted offset up to the high
+        watermark at least; batches behind that are judged too, as far as given."""
         found = self._looked_at(partition, node, log_start, high_watermark, log_end, batches)
         if found:
             self._broken[partition, node] = None
         return found
 
     def settled(self, partition: PartitionName, ends: Mapping[NodeId, tuple[int, int]]) -> list[str]:
-        """When all is mended, every replica has everything and knows it: ``ends`` gives the high watermark
-        and the log end of each."""
+        """Judge, after repair, that every replica has everything and knows it: ``ends`` gives the high watermark and
+        the log end of each."""
         if len(set(ends.values())) == 1 and all(mark == end for mark, end in ends.values()):
             mark, _ = next(iter(ends.values()))
             if mark >= self.committed_end(partition):
@@ -187,7 +187,7 @@ class ReplicaLogJudge:
             return [f"marks behind: {who} ends at {log_end}; its high watermark is {high_watermark}"]
         following, last_epoch, is_first = judged, epoch, True
         for batch in batches:
-            # Only the first may begin earlier: the log may start in its midst.
+            # Only the first may begin earlier: the log may start in the middle of it.
             if batch.base_offset != following and not (is_first and batch.base_offset < following):
                 return [f"no holes: {who} has offset {batch.base_offset} where {following} is due"]
             if batch.leader_epoch < last_epoch:
@@ -242,8 +242,8 @@ def _compared(committed: _Committed, who: str, batch: StoredBatch) -> list[str]:
 def marks_behind(
     partition: PartitionName, leader: NodeId, high_watermark: int, ends: Mapping[NodeId, int], isr: Iterable[NodeId]
 ) -> list[str]:
-    """Judge one moment of a leader: ``isr`` is what it takes for the in-sync replicas, ``ends`` the log ends
-    of those members that have lost nothing since they were in it; nodes that are not in ``ends`` are skipped."""
+    """Judge one moment of a leader: ``isr`` is its view of the in-sync replicas, ``ends`` the log ends of those members
+    that have lost nothing since they joined; nodes that are not in ``ends`` are skipped."""
     return [
         f"marks behind: node {leader} has the high watermark of {partition} at {high_watermark}; in-sync node {node} "
         f"has a log up to {ends[node]}"
@@ -259,9 +259,9 @@ def members_behind(
     isr: Iterable[NodeId],
     eligible: Iterable[NodeId],
 ) -> list[str]:
-    """Judge one moment of the committed metadata: replicas that may be elected without a loss hold everything that
-    was ever below a high watermark. ``ends``: the log ends of the members that run and are registered as they
-    run; nodes that are not in it are skipped."""
+    """Judge one moment of the committed metadata: replicas that may be elected without a loss hold everything that was
+    ever below a high watermark. ``ends``: the log ends of the members that run and are registered as they run; nodes
+    that are not in it are skipped."""
     who = dict.fromkeys(eligible, "eligible") | dict.fromkeys(isr, "in-sync")
     return [
         f"members complete: {what} node {node} has {partition} up to {ends[node]}; {committed_end} was committed"
@@ -271,14 +271,14 @@ def members_behind(
 
 
 class VisibleMarkJudge:
-    """What each consumer was told as high watermark, last stable offset or end of a partition; feed a judge
-    of its own with each kind of mark."""
+    """The high watermark, last stable offset or end of a partition that each consumer was told; use a separate judge
+    for each kind of mark."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, PartitionName], int] = {}
 
     def observe(self, consumer: str, partition: PartitionName, mark: int) -> list[str]:
-        """A consumer is told a mark."""
+        """Judge a mark that a consumer was told."""
         before = self._told.get((consumer, partition), mark)
         self._told[consumer, partition] = max(mark, before)
         if mark < before:
@@ -286,7 +286,7 @@ class VisibleMarkJudge:
         return []
 
     def lost(self, partition: PartitionName, from_offset: int) -> None:
-        """What was from an offset on was lost legally: marks may go back to it."""
+        """Data from an offset on was lost legally: marks may go back to it."""
         for key, mark in self._told.items():
             if key[1] == partition:
                 self._told[key] = min(mark, from_offset)

@@ -1,4 +1,4 @@
-"""Judges what a sink has written: each batch whole, once, of one job."""
+"""Judges the output of a sink: each batch whole, once, from one job."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Row(NamedTuple):
 @dataclass(slots=True)
 class Batch:
     """The facts about a batch that are not in the log. ``rows``: how many each of its jobs writes; ``asked``: jobs
-    that were to be committed, and how many rows their messages tell of; ``told``: jobs that drivers were told it is
-    decided for; ``aborted``: those that they were told are aborted."""
+    whose commit was requested, and how many rows their messages report; ``told``: jobs for which drivers were told that
+    the batch is decided; ``aborted``: jobs that they were told are aborted."""
 
     sink: str
     number: int
@@ -44,8 +44,8 @@ class Batch:
 def judge_batches(
     visible: Iterable[bytes], batches: Sequence[Batch], noted: Mapping[str, int], last: Mapping[str, int]
 ) -> list[str]:
-    """``visible``: the rows that readers of what is committed see at the end; ``noted``: the last batch that each
-    sink's program has noted as done; ``last``: the last that its ledger says is decided."""
+    """Judge the batches. ``visible``: the rows that readers of committed data see at the end; ``noted``: the last batch
+    that each sink's program has stored as done; ``last``: the last that its ledger says is decided."""
     found: list[str] = []
     by_batch: dict[tuple[str, int], list[Row]] = {}
     for value in visible:

@@ -1,10 +1,10 @@
-"""Judges a query from one topic to another: each record that counts is copied once, by the batch whose range it is in.
+"""Judges a query from one topic to another: each record that counts is copied once, by the batch with its range.
 
 ===================  ========================================================================================
 each once            each row of the source that counts, from where the query began to where its last batch ends,
-                     is in the sink once, unchanged, by the batch whose range has its offset; no other is there
-same rows            each read of a range finds the rows in it that count, whenever and however often
-only decided         nobody is shown a row before its batch's commit was asked for, by its job
+                     is in the sink once, unchanged, by the batch with its offset in range; no other is there
+same rows            each read of a range finds the rows in it that count, at any time and however often
+only decided         nobody sees a row before its job requested its batch's commit
 ===================  ========================================================================================
 """
 
@@ -21,7 +21,7 @@ from tidelog.model.ids import TopicPartition
 
 
 class Copy(NamedTuple):
-    """A row of the sink: whose it is, and which record of the source it was made of."""
+    """A row of the sink: its owner, and the record of the source it was copied from."""
 
     sink: str
     batch: int
@@ -45,7 +45,7 @@ class Copy(NamedTuple):
 
 
 class RangeRead(NamedTuple):
-    """What one attempt found in a range, ``end`` excluded: offset and value each."""
+    """The rows that one attempt found in a range, ``end`` excluded: offset and value each."""
 
     who: str
     sink: str
@@ -57,7 +57,7 @@ class RangeRead(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What a query's checkpoint says of one partition: where it began, and where each batch ends."""
+    """A query's checkpoint for one partition: where it began, and where each batch ends."""
 
     sink: str
     at: TopicPartition
@@ -65,13 +65,13 @@ class Batches(NamedTuple):
     ends: Sequence[int]
 
     def of(self, offset: int) -> int | None:
-        """The batch that an offset belongs to."""
+        """Return the batch that an offset belongs to."""
         batch = bisect_right(self.ends, offset)
         return batch if offset >= self.begin and batch < len(self.ends) else None
 
 
 def each_once(source: Visible, queries: Iterable[Batches], copies: Iterable[Copy]) -> list[str]:
-    """Judge the copies that are seen at the end."""
+    """Judge the copies that are visible at the end."""
     found: list[str] = []
     by_offset: dict[tuple[str, int, int], list[Copy]] = {}
     for copy in copies:
@@ -97,7 +97,7 @@ def each_once(source: Visible, queries: Iterable[Batches], copies: Iterable[Copy
 
 
 def same_rows(source: Visible, reads: Iterable[RangeRead]) -> list[str]:
-    """Judge what attempts have read, by what counts at the end."""
+    """Judge what attempts have read against what counts at the end."""
     found: list[str] = []
     offsets = {at: [offset for offset, _ in rows] for at, rows in source.items()}
     for read in reads:
@@ -113,8 +113,8 @@ def same_rows(source: Visible, reads: Iterable[RangeRead]) -> list[str]:
 
 
 def only_decided(polls: Iterable[Polled], asked_s: Mapping[tuple[str, int, str], float]) -> list[str]:
-    """Judge what readers of what is committed were shown. ``asked_s``: when a driver first asked for the commit of a
-    sink's batch by a job."""
+    """Judge what readers of committed data saw. ``asked_s``: when a driver first requested the commit of a sink's batch
+    by a job."""
     found: list[str] = []
     for poll in polls:
         for offset, value in poll.records:

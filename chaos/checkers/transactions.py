@@ -4,22 +4,22 @@
 one decision         a transaction has one outcome, in every partition; nothing of it comes after its marker;
                      a producer's epochs and its coordinators' epochs never fall along a log
 all or none          of a committed transaction everything counts, once and in order; of an aborted one nothing;
-                     of one whose end nobody was told of, everything or nothing
-only what counts     a reader of ``read_committed`` is shown what counts, all of it, in order, and not before
-                     the commit was asked for
-fenced               once InitProducerId was answered, nothing is taken in from that transactional id's earlier
-                     identities, neither in a log nor by a coordinator; no identity is given out twice
-offsets              what a group has committed at the end is of the last transaction with its offsets that counts
+                     of one with an unknown end, everything or nothing
+only what counts     a reader of ``read_committed`` sees what counts, all of it, in order, and not before the
+                     commit was requested
+fenced               once InitProducerId was answered, neither a log nor a coordinator accepts anything from that
+                     transactional id's earlier identities; no identity is handed out twice
+offsets              a group's committed offset at the end is from the last committed transaction with its offsets
 exactly once         each input has one output
-the sum              the balances of a bank have the sum that they began with, whenever a new teller reads them
-stable               the last stable offset never passes the high watermark, nor the beginning of a transaction
-                     that is open; it reaches the former when none is open any more, and while nothing is in the
-                     way it stays nowhere for longer than a transaction may be open
-ends                 a leader that nobody has replaced tells readers of ``read_committed`` no older end than any
-                     replica knew to be stable when it was asked
+the sum              the balances of a bank keep their initial sum, whenever a new teller reads them
+stable               the last stable offset never passes the high watermark, nor the start of an open
+                     transaction; it reaches the former when none is open any more, and while nothing is
+                     disturbed it stays nowhere for longer than a transaction may be open
+ends                 a leader that nobody has replaced reports to readers of ``read_committed`` no older end than
+                     any replica knew to be stable when it was asked
 ===================  ========================================================================================
 
-Values are unique over a run, and times are those of the world, in seconds. A judge is handed whole logs as
+Values are unique over a run, and times are those of the world, in seconds. A judge gets whole logs as
 :class:`LogEntry`, one per batch, from log start to end, all of them committed.
 """
 
@@ -36,7 +36,7 @@ from tidelog.model.ids import TopicPartition
 
 
 class LogEntry(NamedTuple):
-    """A batch of a log. ``committed`` is what a marker says, ``None`` for data."""
+    """A batch of a log. ``committed`` is the decision of a marker, ``None`` for data."""
 
     offset: int
     producer_id: int
@@ -59,28 +59,29 @@ class Attempt:
 
     key: TransactionKey
     writes: list[tuple[TopicPartition, bytes]] = field(default_factory=list)
-    """In the order in which they were sent."""
+    """In the order sent."""
     outcome: Outcome = Outcome.UNKNOWN
     committing_s: float = math.inf
-    """When its commit was first asked for."""
+    """When its commit was first requested."""
     group: str = ""
     offsets: dict[TopicPartition, int] = field(default_factory=dict)
-    """What it commits of the group, for partitions that it writes to as well; no two attempts the same."""
+    """The group's offsets that it commits, for partitions that it writes to as well; no two attempts commit the
+    same."""
 
 
 class Identified(NamedTuple):
-    """An answer to InitProducerId: from then on nothing of earlier identities may be taken in."""
+    """An answer to InitProducerId: from then on nothing from earlier identities may be accepted."""
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     ends: Mapping[TopicPartition, int]
-    """The ends of the logs when it was answered."""
+    """The ends of the logs at the time of the answer."""
 
 
 def visible(log: Iterable[LogEntry]) -> list[tuple[int, bytes]]:
-    """Return what counts of a log, in the order of offsets: what a transaction that is open at the end holds back does
-    not, nor does what comes after it."""
+    """Return the records of a log that count, in the order of offsets: not those held back by a transaction that is
+    open at the end, nor those behind it."""
     shown: list[tuple[int, bytes]] = []
     waiting: dict[int, list[tuple[int, bytes]]] = {}
     for entry in log:
@@ -97,7 +98,7 @@ def visible(log: Iterable[LogEntry]) -> list[tuple[int, bytes]]:
 
 
 def one_decision(logs: Logs) -> list[str]:
-    """Judge each log for itself, and the markers of all of them together."""
+    """Judge each log separately, and the markers of all of them together."""
     found: list[str] = []
     decided: dict[tuple[int, int], tuple[bool, TopicPartition]] = {}
     for at, log in sorted(logs.items()):
@@ -110,7 +111,7 @@ def one_decision(logs: Logs) -> list[str]:
             if producer < 0:
                 continue
             what = f"{at} offset {entry.offset}: producer {producer}"
-            # A marker that ends nothing may come late: nobody remembers a producer for ever.
+            # A marker that ends nothing may come late: nobody remembers a producer forever.
             if epoch < epochs.get(producer, -1) and (entry.committed is None or producer in open_since):
                 found.append(f"one decision: {what} under epoch {epoch} after epoch {epochs[producer]}")
             epochs[producer] = max(epoch, epochs.get(producer, -1))
@@ -138,7 +139,7 @@ def one_decision(logs: Logs) -> list[str]:
 
 
 def all_or_none(attempts: Iterable[Attempt], counts: Visible) -> list[str]:
-    """Judge what counts at the end in the partitions that only these attempts write to."""
+    """Judge the records that count at the end, in the partitions that only these attempts write to."""
     found: list[str] = []
     places: dict[bytes, list[tuple[TopicPartition, int]]] = {}
     for at, records in sorted(counts.items()):
@@ -173,7 +174,7 @@ def all_or_none(attempts: Iterable[Attempt], counts: Visible) -> list[str]:
 def only_what_counts(
     attempts: Iterable[Attempt], reads: Iterable[Polled], counts: Visible, *, complete: bool
 ) -> list[str]:
-    """Judge the records of ``read_committed`` readers that read each partition from its start on.
+    """Judge the records of ``read_committed`` readers that read each partition from its start.
 
     ``complete``: they have read up to the end.
     """
@@ -206,7 +207,7 @@ def only_what_counts(
 
 
 def fenced(identified: Iterable[Identified], logs: Logs) -> list[str]:
-    """Judge what the logs hold behind where they ended when a newer identity was given out."""
+    """Judge the parts of the logs behind their ends at the time when a newer identity was handed out."""
     found: list[str] = []
     earlier: dict[str, list[tuple[int, int]]] = {}
     for given in identified:
@@ -234,8 +235,8 @@ def fenced(identified: Iterable[Identified], logs: Logs) -> list[str]:
 def offsets_follow(
     attempts: Iterable[Attempt], counts: Visible, committed: Mapping[tuple[str, TopicPartition], int]
 ) -> list[str]:
-    """Judge what is committed at the end (-1: nothing) of groups whose offsets one transactional id at a time commits:
-    its transactions are one after the other, in every log."""
+    """Judge the offsets that are committed at the end (-1: none) for groups whose offsets one transactional id at a
+    time commits: its transactions follow one another in every log."""
     places = {value: (at, offset) for at, records in counts.items() for offset, value in records}
     last: dict[tuple[str, TopicPartition], tuple[int, int, Attempt]] = {}
     for attempt in attempts:
@@ -254,7 +255,7 @@ def offsets_follow(
 
 
 class Fences:
-    """Judges answers of coordinators as they are given. Times are those of one clock."""
+    """Judges answers of coordinators as they arrive. Times are those of one clock."""
 
     def __init__(self) -> None:
         self._given: dict[str, list[tuple[int, int, float]]] = {}
@@ -267,7 +268,7 @@ class Fences:
     def given(
         self, transactional_id: str, producer_id: int, producer_epoch: int, now_s: float, *, anew: bool
     ) -> list[str]:
-        """InitProducerId is answered. ``anew``: to a producer that did not identify itself."""
+        """Judge the answer to InitProducerId. ``anew``: to a producer that did not identify itself."""
         has_it = (transactional_id, producer_id, producer_epoch) in self._told
         self.told(transactional_id, producer_id, producer_epoch)
         self._given.setdefault(transactional_id, []).append((producer_id, producer_epoch, now_s))
@@ -278,7 +279,7 @@ class Fences:
     def taken_in(
         self, what: str, transactional_id: str, producer_id: int, producer_epoch: int, asked_s: float
     ) -> list[str]:
-        """A request under an identity is answered without an error; ``asked_s`` is when it arrived."""
+        """Judge a request under an identity that was answered without an error; ``asked_s`` is when it arrived."""
         known = [given for given in self._given.get(transactional_id, ()) if given[2] <= asked_s]
         since = max((number for number, given in enumerate(known) if given[0] == producer_id), default=len(known))
         newer = [given for given in known if given[0] == producer_id and given[1] > producer_epoch]
@@ -292,7 +293,7 @@ class Fences:
 
 
 def exactly_once(inputs: Iterable[bytes], outputs: Iterable[bytes]) -> list[str]:
-    """Judge outputs by the inputs that they name, each as often as it is there."""
+    """Judge outputs against the inputs that they name, each as often as it occurs."""
     due, made = Counter(inputs), Counter(outputs)
     return [
         f"exactly once: {made[value]} outputs for {value!r}, which is there {due[value]} times"
@@ -312,7 +313,7 @@ def sum_holds(who: str, balances: Mapping[int, int], total: int) -> list[str]:
 def stable(
     node: str, at: TopicPartition, last_stable: int, high_watermark: int, open_since: int | None = None
 ) -> list[str]:
-    """Judge a replica at any time. ``open_since``: where the first transaction without a marker in its log begins."""
+    """Judge a replica at any time. ``open_since``: the start of the first transaction in its log without a marker."""
     found: list[str] = []
     if last_stable > high_watermark:
         found.append(
@@ -327,10 +328,10 @@ def stable(
 
 
 class StableProgress:
-    """Judges last stable offsets while nothing is in anybody's way: they may stay at the beginning of a transaction for
-    as long as one may be open, not longer.
+    """Judges last stable offsets while nothing is disturbed: they may stay at the start of a transaction for as long as
+    one may be open, not longer.
 
-    ``bounds_s``: that time by topic; what has no bound is not judged. Times are those of the world.
+    ``bounds_s``: that time by topic; topics without a bound are not judged. Times are those of the world.
     """
 
     def __init__(self, bounds_s: Mapping[str, float]) -> None:
@@ -340,8 +341,8 @@ class StableProgress:
     def observe(
         self, now_s: float, quiet_since_s: float | None, marks: Mapping[TopicPartition, tuple[int, int]]
     ) -> list[str]:
-        """``quiet_since_s``: since when nothing was, None: something is now. ``marks``: last stable offset and high
-        watermark of each partition at its leader."""
+        """Judge the current marks. ``quiet_since_s``: since when nothing is disturbed, None: something is now.
+        ``marks``: last stable offset and high watermark of each partition at its leader."""
         found: list[str] = []
         for at, (last_stable, high_watermark) in sorted(marks.items()):
             bound_s = self._bounds_s.get(at.topic)
@@ -359,19 +360,19 @@ class StableProgress:
 
 
 class StableEnds:
-    """Judges the ends that leaders tell readers of ``read_committed`` who ask. Times are those of the world."""
+    """Judges the ends that leaders report to readers of ``read_committed``. Times are those of the world."""
 
     def __init__(self) -> None:
         self._known: dict[TopicPartition, list[tuple[float, int]]] = {}
 
     def known(self, now_s: float, at: TopicPartition, last_stable: int) -> None:
-        """A replica's last stable offset; whoever leads from now on knows as much."""
+        """Record a replica's last stable offset; every later leader knows as much."""
         known = self._known.setdefault(at, [])
         if not known or last_stable > known[-1][1]:
             known.append((now_s, last_stable))
 
     def told(self, node: str, at: TopicPartition, end: int, asked_s: float) -> list[str]:
-        """A leader that nobody has replaced tells an end; ``asked_s`` is when it was asked."""
+        """Judge the end reported by a leader that nobody has replaced; ``asked_s`` is when it was asked."""
         due = max((offset for now_s, offset in self._known.get(at, ()) if now_s < asked_s), default=0)
         if end >= due:
             return []
@@ -381,7 +382,7 @@ class StableEnds:
 
 
 def all_stable(marks: Mapping[TopicPartition, tuple[int, int]]) -> list[str]:
-    """Judge when nothing is open any more: last stable offset and high watermark of each partition."""
+    """Judge last stable offset and high watermark of each partition when no transaction is open any more."""
     return [
         f"stable: {at} stays at {last_stable} of {high_watermark}, and no transaction is open"
         for at, (last_stable, high_watermark) in sorted(marks.items())

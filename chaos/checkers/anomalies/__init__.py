@@ -1,1 +1,1 @@
-"""What a history of a Kafka-like log must never show: names, rules, the evidence."""
+"""Anomalies that a history of a Kafka-like log must never show: names, rules, the evidence."""

@@ -1,7 +1,7 @@
 """A history's evidence about the logs: the value at each offset, its writer, its readers.
 
-This is the common ground of all judges of a history. It is built in one pass over everything that was
-read; what only an anomaly needs to know is looked up when there is one.
+This is the common ground of all judges of a history. It is built in one pass over everything that was read; details
+that only an anomaly needs are looked up when there is one.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidelog.chaos.checkers.history import (
 from tidelog.model.ids import TopicPartition
 
 FINAL_READ: Final = "the final read"
-"""The consumer that stands for the final log."""
+"""The name of the consumer that represents the final log."""
 
 
 class LogEvidence:
     """A history and what follows from it, partition by partition.
 
-    Evidence for a value at an offset is that somebody read it there, in the run or at the end, or a durable
-    acknowledgement of a send that must have been committed (Jepsen's ``must-have-committed?``).
+    Evidence for a value at an offset is a read there, during the run or at the end, or a durable acknowledgement of a
+    send that must have been committed (Jepsen's ``must-have-committed?``).
     """
 
     def __init__(self, history: History, final: FinalLog, circumstances: Circumstances) -> None:
@@ -54,9 +54,9 @@ class LogEvidence:
         self.read_again_at: dict[bytes, list[tuple[TopicPartition, int]]] = {}
         """Value → further places where it was read."""
         self.read_end: dict[TopicPartition, int] = {}
-        """Partition → the highest offset that was read."""
+        """Partition → the highest offset read."""
         self.committed_by_reading: dict[TransactionKey, None] = {}
-        """Transactions of which a read_committed consumer saw something."""
+        """Transactions with at least one record that a read_committed consumer saw."""
         self._read()
         self._acknowledgements()
         self._offsets: dict[TopicPartition, list[int]] = {}
@@ -64,8 +64,8 @@ class LogEvidence:
     # --- questions -------------------------------------------------------------------------------------
 
     def outcome_of(self, sent: Sent) -> Outcome:
-        """Return what is known of a send together with its transaction: ``OK`` must be visible, ``FAILED``
-        must not. An unknown transaction of which something was read was committed."""
+        """Return the known outcome of a send together with its transaction: ``OK`` must be visible, ``FAILED`` must
+        not. An unknown transaction with a record that was read was committed."""
         if sent.transaction is None or sent.outcome is Outcome.FAILED:
             return sent.outcome
         transaction = self.transactions.get(sent.transaction)
@@ -94,14 +94,14 @@ class LogEvidence:
         return found
 
     def between(self, partition: TopicPartition, after: int, before: int) -> Iterator[tuple[int, bytes]]:
-        """Go through what is known to stand between two offsets, both excluded."""
+        """Yield the known offsets and values between two offsets, both excluded."""
         offsets = self.offsets(partition)
         at = self.at.get(partition, {})
         for position in range(bisect_right(offsets, after), bisect_left(offsets, before)):
             yield offsets[position], at[offsets[position]]
 
     def visible(self, value: bytes, *, read_committed: bool) -> bool:
-        """Return whether a consumer of this isolation level that passes a value must be given it."""
+        """Return whether a consumer of this isolation level that passes a value must receive it."""
         sent = self.writer.get(value)
         if not read_committed or sent is None or sent.transaction is None:
             return True
@@ -110,7 +110,7 @@ class LogEvidence:
         return committed or sent.transaction in self.committed_by_reading
 
     def lost_legally(self, partition: TopicPartition, offset: int, began_s: float) -> bool:
-        """Return whether a legal loss accounts for what was at an offset at some time."""
+        """Return whether a legal loss accounts for the value that was at an offset at a given time."""
         return any(
             loss.partition == partition and offset >= loss.from_offset and began_s <= loss.at_s
             for loss in self.circumstances.losses
@@ -121,11 +121,11 @@ class LogEvidence:
         return self.lost_legally(partition, offset, float("-inf"))
 
     def deleted(self, partition: TopicPartition, offset: int) -> bool:
-        """Return whether what was at an offset may have been deleted: it is below log start."""
+        """Return whether the value at an offset may have been deleted: it is below log start."""
         return offset < self.circumstances.log_starts.get(partition, 0)
 
     def readers(self, value: bytes) -> Iterator[tuple[Polled, int]]:
-        """Go through the polls that brought a value, and its offset in each. Slow: for reports."""
+        """Yield the polls that returned a value, and its offset in each. Slow: for reports."""
         for poll in self.polls:
             for offset, found in poll.records:
                 if found == value:

@@ -1,9 +1,9 @@
-"""The anomalies of a Kafka-like log: their names, what each means, and when it is allowed.
+"""The anomalies of a Kafka-like log: their names, meanings, and when they are allowed.
 
-Names and definitions of the first block are those of Jepsen's kafka workload (``jepsen.tests.kafka``,
-jepsen-io/jepsen, functions ``analysis`` and ``allowed-error-types``), in words of our own; where ours are
-stricter or split a class in two, the text says so. The second block is our own: a run of a simulated or
-killed cluster knows more than Jepsen's, it can read what the logs hold when all is over.
+Names and definitions of the first block are those of Jepsen's kafka workload (``jepsen.tests.kafka``, jepsen-io/jepsen,
+functions ``analysis`` and ``allowed-error-types``), in our own words; where ours are stricter or split a class in two,
+the text says so. The second block is our own: a run of a simulated or killed cluster knows more than Jepsen's, since it
+can read the logs at the end.
 
 *Internal* is within one poll or one transaction, *external* is between two of the same client.
 """
@@ -26,45 +26,43 @@ class AnomalyKind(enum.Enum):
     DUPLICATE = "duplicate"
     """One value was read at two offsets."""
     LOST_WRITE = "lost-write"
-    """An acknowledged value was never read by anybody, though values behind it in the log were."""
+    """Nobody ever read an acknowledged value, though values behind it in the log were read."""
     UNSEEN = "unseen"
-    """An acknowledged value was never read by anybody, nor anything behind it."""
+    """Nobody ever read an acknowledged value, nor anything behind it."""
     ABORTED_READ = "G1a"
-    """A value was read whose send failed, or whose transaction was aborted."""
+    """A value was read although its send failed, or its transaction was aborted."""
     PRECOMMITTED_READ = "precommitted-read"
-    """A transaction read its own records. Ours too: somebody read a transaction's records before its commit was
+    """A transaction read its own records. In our version also: a transaction's records were read before its commit was
     requested."""
     WRITE_CYCLE = "G0"
-    """Transactions whose writes follow one another in a circle: each has a value just before one of the
-    next."""
+    """Transactions with writes in a cycle: each has a value just before one of the next."""
     CIRCULAR_INFORMATION_FLOW = "G1c"
     """Transactions that read from one another in a circle."""
     CIRCULAR_IN_REAL_TIME = "G1c-realtime"
     """A value was read by a poll that ended before the value's send began."""
     POLL_SKIP = "poll-skip"
-    """Two successive polls of a consumer leave out values that stand between them. Ours too: the first
-    poll after a seek leaves out values that stand between it and the position."""
+    """Two successive polls of a consumer leave out values between them. In our version also: the first poll after a
+    seek leaves out values between the position and itself."""
     NONMONOTONIC_POLL = "nonmonotonic-poll"
-    """A poll of a consumer begins at or before the end of its last one, or before the position it sought."""
+    """A poll of a consumer begins at or before the end of its last one, or before the position that it sought."""
     INT_POLL_SKIP = "int-poll-skip"
     """Like poll-skip, within one poll or transaction."""
     INT_NONMONOTONIC_POLL = "int-nonmonotonic-poll"
     """Like nonmonotonic-poll, within one poll or transaction."""
     NONMONOTONIC_SEND = "nonmonotonic-send"
-    """A value stands at or before one that the same producer sent to the same partition earlier. Ours is
-    for every pair of neighbours, whatever the outcome; Jepsen's for the ends of successive operations."""
+    """A value is at or before one that the same producer sent to the same partition earlier. Ours covers every pair of
+    neighbours, whatever the outcome; Jepsen's covers the ends of successive operations."""
     INT_NONMONOTONIC_SEND = "int-nonmonotonic-send"
     """Like nonmonotonic-send, within one transaction."""
     SEND_SKIP = "send-skip"
-    """Between two successive values of a producer stand others. Jepsen does not look for it."""
+    """Other values lie between two successive values of a producer. Jepsen does not check this."""
     INT_SEND_SKIP = "int-send-skip"
     """Like send-skip, within one transaction."""
 
     MISPLACED = "misplaced"
-    """An acknowledged value stands at another offset than the acknowledgement named."""
+    """An acknowledged value is at another offset than the acknowledged one."""
     VANISHED = "vanished"
-    """A value that a consumer read is not in the log at the end: what was below the high watermark did
-    not stay."""
+    """A value that a consumer read is not in the log at the end: data below the high watermark was lost."""
     PHANTOM = "phantom"
     """A value was read that nobody sent, or that was sent to another partition."""
     HOLE = "hole"
@@ -100,7 +98,7 @@ ALWAYS_ALLOWED: Final = frozenset(kind for kind, when in ALLOWED.items() if when
 
 
 class Anomaly(NamedTuple):
-    """A finding. ``allowed`` says why it is legal here; empty if it is not."""
+    """A finding. ``allowed`` is the reason why it is legal here; empty if it is not."""
 
     kind: AnomalyKind
     text: str
@@ -111,7 +109,7 @@ class Anomaly(NamedTuple):
 
 
 def not_allowed(anomalies: Iterable[Anomaly]) -> list[str]:
-    """The findings that are not allowed, in words; at most :data:`EXAMPLES_MAX` of a kind, and how many more."""
+    """Describe the findings that are not allowed; at most :data:`EXAMPLES_MAX` of a kind, and how many more."""
     counts: Counter[AnomalyKind] = Counter()
     lines = []
     for anomaly in anomalies:

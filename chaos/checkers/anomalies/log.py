@@ -1,10 +1,10 @@
-"""Judges a history of a Kafka-like log: every anomaly that it shows, and which of them are not allowed.
+"""Judges a history of a Kafka-like log: finds every anomaly, and decides which are allowed.
 
-What the anomalies are is in :mod:`~tidelog.chaos.checkers.anomalies.kinds`. The rules that a cluster promises
-are covered by them: every record that was acknowledged with acks=all is in the final log exactly once, at
-the offset that was acknowledged (lost-write, unseen, duplicate, misplaced); no record stands twice with
-idempotence, whatever its outcome (duplicate); each producer's records stand in the order they were sent
-(nonmonotonic-send); a send that definitely failed never shows (G1a); what was read stays (vanished).
+:mod:`~tidelog.chaos.checkers.anomalies.kinds` defines the anomalies. They cover the rules that a cluster promises:
+every record that was acknowledged with acks=all is in the final log exactly once, at the acknowledged offset
+(lost-write, unseen, duplicate, misplaced); with idempotence no record appears twice, whatever its outcome (duplicate);
+each producer's records are in the order they were sent (nonmonotonic-send); a send that definitely failed never appears
+(G1a); a record that was read stays (vanished).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _NOTHING_SPECIAL = Circumstances()
 def judge_history(
     history: History, final: FinalLog | None = None, circumstances: Circumstances = _NOTHING_SPECIAL
 ) -> list[Anomaly]:
-    """Return every anomaly of a history, those that are allowed marked with the reason.
+    """Return every anomaly of a history; allowed ones are marked with the reason.
 
-    ``final`` is what the logs hold when all is over, as a read_committed consumer reads them; without it,
-    or for a partition that is not in it, nothing is said about what nobody read.
+    ``final`` is the content of the logs at the end, as a read_committed consumer reads them; without it, or for a
+    partition that is not in it, values that nobody read are not judged.
     """
     evidence = LogEvidence(history, final or {}, circumstances)
     return list(
@@ -43,5 +43,5 @@ def judge_history(
 def violations(
     history: History, final: FinalLog | None = None, circumstances: Circumstances = _NOTHING_SPECIAL
 ) -> list[str]:
-    """Return what a history shows and no circumstance allows, in words; some examples of each kind."""
+    """Describe the anomalies of a history that no circumstance allows; some examples of each kind."""
     return not_allowed(judge_history(history, final, circumstances))

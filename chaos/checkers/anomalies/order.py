@@ -1,4 +1,4 @@
-"""Judges the order in which consumers were given records and in which producers' records stand."""
+"""Judges the order in which consumers received records and the order of producers' records in the log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Position(NamedTuple):
 
 
 def poll_anomalies(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Find polls that go back or leave something out."""
+    """Find polls that go back or skip something."""
     positions: dict[tuple[str, TopicPartition], _Position] = {}
     final: list[ConsumerStep] = [poll for poll in evidence.polls if poll.consumer is FINAL_READ]
     for step in [*final, *evidence.history.reads]:
@@ -61,7 +61,8 @@ def _across(evidence: LogEvidence, position: _Position, poll: Polled) -> Iterato
 
 
 def _within(evidence: LogEvidence, poll: Polled) -> Iterator[Anomaly]:
-    """What the final read leaves out is lost or vanished; that is said where single records are judged."""
+    """Find anomalies within one poll. A value missing from the final read is lost or vanished; the judge of single
+    records reports that."""
     last = poll.records[0][0]
     for offset, _ in poll.records[1:]:
         if offset <= last:
@@ -77,7 +78,7 @@ def _within(evidence: LogEvidence, poll: Polled) -> Iterator[Anomaly]:
 
 
 def _skipped(evidence: LogEvidence, poll: Polled, after: int, before: int) -> str:
-    """Say what must have been given between two offsets and was not; empty if there is nothing."""
+    """Describe what a consumer should have received between two offsets; empty if nothing is missing."""
     if poll.partition in evidence.circumstances.compacted:
         return ""
     missing = [
@@ -95,7 +96,7 @@ def _skipped(evidence: LogEvidence, poll: Polled, after: int, before: int) -> st
 
 
 def send_anomalies(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Find records of a producer that stand in another order than it sent them."""
+    """Find records of a producer that are in another order than they were sent."""
     last: dict[tuple[str, TopicPartition], tuple[int, Sent]] = {}
     for sent in sorted(evidence.history.sends, key=attrgetter("producer", "number")):
         offset = evidence.offset_of(sent)

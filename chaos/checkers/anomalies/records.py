@@ -1,4 +1,4 @@
-"""Judges single records: is each where it was acknowledged, once, for ever, and was each really sent?"""
+"""Judges single records: is each where it was acknowledged, once, permanently, and was each really sent?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.model.ids import TopicPartition
 
 
 def record_anomalies(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Find what is wrong with single records."""
+    """Find anomalies of single records."""
     yield from _inconsistent_offsets(evidence)
     yield from _duplicates(evidence)
     yield from _reads(evidence)
@@ -20,7 +20,7 @@ def record_anomalies(evidence: LogEvidence) -> Iterator[Anomaly]:
 
 
 def shown(value: bytes) -> str:
-    """Print the beginning of a value: it names the record, the rest is padding."""
+    """Print the start of a value: it names the record, the rest is padding."""
     return repr(value[:40].decode("utf-8", "backslashreplace"))
 
 
@@ -43,7 +43,7 @@ def _duplicates(evidence: LogEvidence) -> Iterator[Anomaly]:
 
 
 def _reads(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Reads of what nobody sent, what failed, what was aborted, what was not sent yet."""
+    """Find reads of values that nobody sent, that failed, that were aborted or that were not sent yet."""
     for value, (partition, offset) in evidence.read_at.items():
         sent = evidence.writer.get(value)
         if sent is None:
@@ -79,7 +79,7 @@ def _aborted_read(evidence: LogEvidence, sent: Sent, what: str) -> Anomaly:
 
 
 def _sends(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Acknowledged sends that nobody saw, or that stand elsewhere."""
+    """Find acknowledged sends that nobody saw, or that are elsewhere."""
     ranges = _ranges_read(evidence)
     for sent in evidence.history.sends:
         if evidence.outcome_of(sent) is not Outcome.OK:
@@ -106,8 +106,8 @@ def _sends(evidence: LogEvidence) -> Iterator[Anomaly]:
 
 
 def _ranges_read(evidence: LogEvidence) -> dict[TopicPartition, list[tuple[int, int]]]:
-    """Partition → the ranges of offsets, first and last, that somebody read through. Who sought no position
-    read from 0."""
+    """Return for each partition the ranges of offsets, first and last, that somebody read through. A consumer without a
+    sought position read from 0."""
     ranges: dict[TopicPartition, list[tuple[int, int]]] = {}
     under_way: dict[tuple[str, TopicPartition], tuple[int | None, int]] = {}
 
@@ -129,7 +129,7 @@ def _ranges_read(evidence: LogEvidence) -> dict[TopicPartition, list[tuple[int, 
 
 
 def _excuse(evidence: LogEvidence, sent: Sent) -> str:
-    """Say why an acknowledged record need not be there; empty if it must."""
+    """Say why an acknowledged record may be missing; empty if it must be there."""
     if not sent.durable:
         return "its acknowledgement did not promise that it stays"
     if evidence.lost_legally(sent.partition, sent.offset, sent.began_s):
@@ -142,7 +142,7 @@ def _excuse(evidence: LogEvidence, sent: Sent) -> str:
 
 
 def _final_log(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Records that were read and are gone at the end, and holes."""
+    """Find records that were read and are gone at the end, and holes."""
     marked = {sent.partition for sent in evidence.history.sends if sent.transaction is not None}
     for partition, records in evidence.final.items():
         yield from _holes(evidence, partition, [offset for offset, _ in records], marked=partition in marked)

@@ -1,9 +1,9 @@
-"""Judges transactions: was anything visible too early, and do they depend on one another in circles?
+"""Judges transactions: was anything visible too early, and are there dependency cycles?
 
-The graph is Jepsen's: its nodes are transactions and single sends. ``ww`` leads from the writer of a value
-to the writer of the next one in the same partition, ``wr`` from the writer of a value to the transaction
-that read it. Edges of real time and of process order are not drawn; the one circle of real time that a log
-can show by itself, a read before the send began, is judged with the records.
+The graph is Jepsen's: its nodes are transactions and single sends. ``ww`` leads from the writer of a value to the
+writer of the next one in the same partition, ``wr`` from the writer of a value to the transaction that read it. There
+are no edges for real time and process order; the only real-time cycle that a log can show by itself, a read before the
+send began, is judged with the records.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidelog.chaos.checkers.anomalies.records import shown
 from tidelog.chaos.checkers.history import Sent, TransactionKey
 
 _Node: TypeAlias = TransactionKey | bytes
-"""A transaction, or a send outside of any, by its value."""
+"""A transaction, or the value of a send outside any."""
 _Graph: TypeAlias = dict[_Node, dict[_Node, None]]
 
 
 def transaction_anomalies(evidence: LogEvidence) -> Iterator[Anomaly]:
-    """Find what is wrong between transactions. Costs nothing where there are none."""
+    """Find anomalies between transactions. Costs nothing without transactions."""
     if not evidence.transactions:
         return
     yield from _precommitted_reads(evidence)
@@ -98,14 +98,14 @@ def _joined(one: _Graph, other: _Graph) -> _Graph:
 
 
 def _cycles(graph: _Graph) -> Iterator[list[_Node]]:
-    """Return one short cycle for each strongly connected part of more than one node."""
+    """Yield one short cycle for each strongly connected component of more than one node."""
     for part in _strongly_connected(graph):
         if len(part) > 1:
             yield _shortest_cycle(graph, part)
 
 
 def _shortest_cycle(graph: _Graph, part: list[_Node]) -> list[_Node]:
-    """Return the shortest cycle through the first node of a strongly connected part."""
+    """Return the shortest cycle through the first node of a strongly connected component."""
     inside = dict.fromkeys(part)
     start = part[0]
     came_from: dict[_Node, _Node] = {}
@@ -127,7 +127,8 @@ def _shortest_cycle(graph: _Graph, part: list[_Node]) -> list[_Node]:
 
 
 def _strongly_connected(graph: _Graph) -> Iterator[list[_Node]]:
-    """Tarjan's algorithm ("Depth-first search and linear graph algorithms", 1972), without recursion."""
+    """Yield the strongly connected components, by Tarjan's algorithm ("Depth-first search and linear graph algorithms",
+    1972), without recursion."""
     index: dict[_Node, int] = {}
     low: dict[_Node, int] = {}
     on_stack: dict[_Node, None] = {}
