@@ -13,8 +13,8 @@ from tidelog.replication.partition.replica import Replica
 from tidelog.storage.disk.log_errors import LogDirFailed
 
 OTHERS_FLUSH_S: Final = 0.005
-"""Pause before another request if a flush that somebody else began is under way (the log manager's, if the topic has
-only just got its flush settings)."""
+"""Pause before another request if someone else's flush is in progress (the log manager's, if the topic has only just
+got its flush settings)."""
 
 RunBlocking = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs a function that may block and waits for it: a thread in a node, inline in a simulation."""
@@ -43,7 +43,7 @@ class Flusher:
         self._callbacks: dict[Replica, list[Callable[[], None]]] = {}
 
     def request(self, replica: Replica, done: Callable[[], None] | None = None) -> None:
-        """Bring everything appended so far to disk; calls ``done`` once it is there, or the disk failed."""
+        """Flush everything appended so far; call ``done`` once it is durable, or the disk failed."""
         if done is not None:
             self._callbacks.setdefault(replica, []).append(done)
         if replica.flushing:
@@ -85,12 +85,12 @@ class Flusher:
             self._on_fatal(bug)
 
     def kill(self) -> None:
-        """Cancel running flushes, without a wait."""
+        """Cancel running flushes without waiting."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Cancel running flushes; what they flushed stays flushed."""
+        """Cancel running flushes; already flushed data stays flushed."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""Takes leaders' requests for another ISR to the controller: one in flight, batched, retried.
+"""Sends leaders' ISR changes to the controller: one request in flight, batched, retried.
 
 Source: KIP-497, ``AlterPartitionManager`` and ``Partition.handleAlterPartitionUpdate``. A change has no effect until
 the controller's answer, or newer metadata, says that it is committed.
@@ -23,10 +23,10 @@ from tidelog.replication.partition.settings import ReplicationSettings
 log = logging.getLogger(__name__)
 
 AlterPartition = Callable[[tuple[AlterPartitionItem, ...]], Awaitable[AlterPartitionResponse]]
-"""Brings ISR changes to the active controller. Raises ``ConnectionLost`` or ``CallTimeout``: outcome unknown."""
+"""Sends ISR changes to the active controller. Raises ``ConnectionLost`` or ``CallTimeout``: outcome unknown."""
 
 REFUSED: Final = frozenset({ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED})
-"""The controller judged the change and did not make it."""
+"""The controller considered the change and rejected it."""
 SUPERSEDED: Final = frozenset(
     {
         ErrorCode.FENCED_LEADER_EPOCH,
@@ -37,11 +37,11 @@ SUPERSEDED: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-"""The controller knows newer state of the partition, which is on its way here and decides."""
+"""The controller knows newer state of the partition; that state is on its way here and decides."""
 
 
 class IsrChanges:
-    """Waiting changes, at most one per partition, and the task that brings them to the controller."""
+    """Pending changes, at most one per partition, and the task that sends them to the controller."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class IsrChanges:
         rng: random.Random,
         settled: Callable[[Replica], None],
     ) -> None:
-        """It calls ``settled`` when a partition's ISR is newly committed, or may be proposed anew."""
+        """``settled`` is called when a partition's ISR is newly committed, or may be proposed again."""
         self._alter_partition = alter_partition
         self._settings = settings
         self._rng = rng
@@ -67,7 +67,7 @@ class IsrChanges:
         return len(self._waiting)
 
     async def run(self) -> None:
-        """Send waiting changes until cancelled."""
+        """Send pending changes until cancelled."""
         settings = self._settings
         failures = 0
         while True:
@@ -92,7 +92,7 @@ class IsrChanges:
         return batch
 
     async def _send(self, batch: dict[Replica, IsrProposal]) -> bool:
-        """Send one request. Returns False if part of it must be tried again."""
+        """Send one request. Returns False if part of it must be retried."""
         try:
             response = await self._alter_partition(tuple(_item(replica, change) for replica, change in batch.items()))
         except (ConnectionLost, CallTimeout) as error:
@@ -112,7 +112,7 @@ class IsrChanges:
         return complete
 
     def _take(self, replica: Replica, proposal: IsrProposal, answer: AlteredPartition) -> bool:
-        """Take one answer. Returns False if the change must be tried again."""
+        """Process one answer. Returns False if the change must be retried."""
         if not _is_current(replica, proposal):
             self._drop(replica, proposal)
             return True
@@ -121,7 +121,7 @@ class IsrChanges:
                 self._drop(replica, proposal)
                 self._settled(replica)
                 return True
-            # An answer about an older state than is known here; the proposal was not part of it.
+            # The answer is about an older state than the known one; the proposal was not part of it.
             return False
         if answer.error in SUPERSEDED:
             log.info("ISR change of %s: %s; waiting for newer metadata", replica.key, answer.error.name)
@@ -134,7 +134,7 @@ class IsrChanges:
                 return False
             self._drop(replica, proposal)
             self._settled(replica)
-            # A change that is proposed anew at once, and refused again, must not turn into a stream of requests.
+            # A change that is immediately proposed and refused again must not cause a stream of requests.
         return False
 
     def _drop(self, replica: Replica, proposal: IsrProposal) -> None:

@@ -1,7 +1,7 @@
 """All replicas of a node: applies the controller's decisions, serves clients and followers, follows leaders.
 
 The shell around :mod:`tidelog.replication.partition.partition`. One thread: the event loop's. Appends and reads happen
-at the call; waiters wait on futures, which the awaited event resolves.
+during the call; waiters wait on futures, which the awaited event resolves.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ from tidelog.storage.log.log_manager import LogManager
 log = logging.getLogger(__name__)
 
 SLICE_MS: Final = 20
-"""How long :meth:`ReplicaManager.apply_in_slices` works before it lets others run."""
+"""How long :meth:`ReplicaManager.apply_in_slices` works before it yields to others."""
 
 
 class ReplicaManager:
@@ -98,8 +98,8 @@ class ReplicaManager:
         """With ``rack_of``, consumers are sent to replicas in their racks (``replica.selector.class``). Without
         ``verify`` no transaction can begin here. ``broker_epoch_of`` returns -1 for a broker that is unknown, fenced or
         shutting down, and for this node its own epoch. ``has_directory``: whether another broker's replica of a
-        partition is on a working directory, as far as we know. ``alter_partition`` makes one try. ``on_fatal`` gets
-        bugs in this manager's tasks: the node must end."""
+        partition is on a working directory, as far as this node knows. ``alter_partition`` makes one attempt.
+        ``on_fatal`` gets bugs in this manager's tasks: the node must stop."""
         self.node_id = node_id
         self.clock = clock
         self.rng = rng
@@ -112,7 +112,7 @@ class ReplicaManager:
         self._replicas: dict[TopicIdPartition, Replica] = {}
         self._by_name: dict[TopicPartition, Replica] = {}
         self.topics: Final[WeakValueDictionary[TopicId, TopicTraffic]] = WeakValueDictionary()
-        """Of topics with replicas here."""
+        """Traffic of topics with replicas here."""
         self._lost: dict[TopicIdPartition, PartitionState] = {}
         """Replicas without an open log, because their directory has failed."""
         self.following = Following(self, self._spawn)
@@ -121,7 +121,7 @@ class ReplicaManager:
         self._bytes_sent_before = 0
         self._unsettled: dict[Replica, None] = {}
         self._flushing_logs: dict[Replica, None] = {}
-        """Replicas with ``flush.messages`` or ``flush.ms``; the log manager syncs the others when it sees fit."""
+        """Replicas with ``flush.messages`` or ``flush.ms``; the log manager syncs the others on its own schedule."""
         self._changed_high_watermarks: dict[Replica, None] = {}
         self._high_watermarks = logs.high_watermarks()
         self._purges = PurgeCount(settings.delete_records_waiters_max)
@@ -157,7 +157,7 @@ class ReplicaManager:
         self.isr_expands = 0
 
     def set_throttles(self, leader_rate: int, follower_rate: int) -> None:
-        """Bytes a second for throttled replicas; ``LONG_MAX`` is no bound. In force within
+        """Set the bytes per second for throttled replicas; ``LONG_MAX`` means no limit. Takes effect within
         :data:`tidelog.replication.following.throttle.CHECK_MS_MAX`."""
         self.leader_throttle.set_rate(leader_rate)
         self.follower_throttle.set_rate(follower_rate)
@@ -165,7 +165,7 @@ class ReplicaManager:
     # --- lifecycle ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start to follow, to watch for lag and to bring ISR changes to the controller."""
+        """Start to follow, to check for lag and to send ISR changes to the controller."""
         assert not self._running
         self._running = True
         self._spawn(self.isr_changes.run(), "ISR changes")
@@ -184,7 +184,7 @@ class ReplicaManager:
         await self._flusher.close()
 
     def kill(self) -> None:
-        """Drop everything at once: tasks end, without answers or writes."""
+        """Drop everything immediately: tasks end, without answers or writes."""
         self._running = False
         self._cancel_all()
         self._flusher.kill()
@@ -228,14 +228,14 @@ class ReplicaManager:
     def apply(self, changes: Sequence[PartitionState]) -> None:
         """Apply partitions' states, each fenced by its leader and partition epoch.
 
-        Work is proportional to ``changes``. A log that cannot be opened makes that replica offline alone.
+        Work is proportional to ``changes``. A log that cannot be opened takes only that replica offline.
         """
         now_ms = self.clock.monotonic_ms()
         for state in changes:
             self._apply(state, now_ms)
 
     async def apply_in_slices(self, changes: Iterable[PartitionState]) -> None:
-        """:meth:`apply` for many partitions, without holding the event loop for long at a time."""
+        """Call :meth:`apply` for many partitions without blocking the event loop for long."""
         begun = self.clock.monotonic_ms()
         for state in changes:
             now_ms = self.clock.monotonic_ms()
@@ -268,7 +268,7 @@ class ReplicaManager:
         self._role_changed(replica, change, now_ms)
 
     def _open(self, state: PartitionState) -> Replica | None:
-        """Open or create the log. ``None`` if its directory is known to be gone."""
+        """Open or create the log. ``None`` if its directory is known to have failed."""
         directory = None if state.directory_id == UNASSIGNED_DIRECTORY else state.directory_id
         opened = self._logs.get_or_create(state.topic, state.topic_id, state.partition, state.config, directory)
         partition = Partition(
@@ -290,8 +290,8 @@ class ReplicaManager:
         return replica
 
     def _replica_epoch_of(self, key: TopicIdPartition, node: NodeId) -> BrokerEpoch:
-        """The epoch of the broker that holds a replica. Also -1 if the replica's directory has failed: then it cannot
-        join the ISR, and nothing waits for it."""
+        """Return the epoch of the broker that holds a replica. Also -1 if the replica's directory has failed: then it
+        cannot join the ISR, and nothing waits for it."""
         return self.broker_epoch_of(node) if self._has_directory(key, node) else BrokerEpoch(-1)
 
     def _config_changed(self, replica: Replica) -> None:
@@ -362,14 +362,14 @@ class ReplicaManager:
                     self.disk_failed(replica, failure)
 
     def serve_nearby(self, serves: bool) -> None:
-        """Whether followers here serve consumers of their rack."""
+        """Set whether followers here serve consumers in their rack."""
         self.consuming.serves_nearby = serves
         if not serves:
             for replica in self._replicas.values():
                 replica.wake_consumers()
 
     def fence(self) -> None:
-        """This broker may not lead any partition until the controller names it leader under a newer epoch."""
+        """Stop leading all partitions until the controller names this broker leader under a newer epoch."""
         for replica in self._replicas.values():
             if replica.partition.leading is not None:
                 replica.partition.resign()
@@ -378,11 +378,11 @@ class ReplicaManager:
         self._unsettled.clear()
 
     def brokers_changed(self, nodes: Iterable[NodeId]) -> None:
-        """Brokers were fenced, unfenced, lost a directory, or came back under a newer epoch.
+        """Handle brokers that were fenced, unfenced, lost a directory, or came back under a newer epoch.
 
-        A broker that is live now may join ISRs: a follower that named its position while it was fenced does not name it
-        again while it is idle. The high watermark no longer waits for a broker that is not live, or whose replica's
-        directory failed. This can concern only partitions that are not settled.
+        A broker that is live now may join ISRs: a follower that named its position while fenced does not repeat it
+        while idle. The high watermark no longer waits for a broker that is not live, or for a replica on a failed
+        directory. Only partitions that are not settled are affected.
         """
         for node in nodes:
             if self.broker_epoch_of(node) >= 0:
@@ -411,21 +411,21 @@ class ReplicaManager:
         return self.marking.write(request)
 
     def describe_producers(self, request: DescribeProducersRequest) -> DescribeProducersResponse:
-        """Producers and their open transactions, for partitions led here."""
+        """Return producers and their open transactions, for partitions led here."""
         return describe_producers(self._by_name, request, self.node_id)
 
     def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]:
-        """A consumer's fetch; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch`."""
+        """Answer a consumer's fetch; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch`."""
         return self.consuming.fetch(request, in_files=in_files)
 
     def fetch_standing(
         self, standing: Standing, request: FetchRequest, *, in_files: bool = False
     ) -> asyncio.Future[FetchResponse]:
-        """A fetch of a session; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch_standing`."""
+        """Answer a session's fetch; see :meth:`tidelog.replication.serving.consuming.Consuming.fetch_standing`."""
         return self.consuming.fetch_standing(standing, request, in_files=in_files)
 
     def replica_session(self, context: CallContext) -> ReplicaSession:
-        """The serving end of one follower's stream."""
+        """Return the leader's side of one follower's stream."""
         session = ReplicaSession(self)
         self._sessions.add(session)
         return session
@@ -435,21 +435,21 @@ class ReplicaManager:
         self._bytes_sent_before += session.bytes_sent
 
     def list_offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
-        """Offsets by time, for partitions led here."""
+        """Return offsets by time, for partitions led here."""
         return list_offsets(self._by_name, request, self.disk_failed)
 
     def offset_for_leader_epoch(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        """Where epochs end, for partitions led here."""
+        """Return where epochs end, for partitions led here."""
         return epoch_ends(self._replicas, request)
 
     def delete_records(self, request: DeleteRecordsRequest) -> Awaitable[DeleteRecordsResponse]:
-        """Move log starts now; the answer comes when every live replica has followed, or at the timeout."""
+        """Move log starts now; the answer follows when every live replica has done so, or at the timeout."""
         return delete_records(self._by_name, request, self._purges, self.disk_failed)
 
     # --- what happens in between ------------------------------------------------------------------------
 
     def _appended(self, replica: Replica) -> None:
-        """A leader's log has grown."""
+        """Handle the growth of a leader's log."""
         partition = replica.partition
         if partition.leading is not None and partition.leading.followers:
             self._unsettled[replica] = None
@@ -459,7 +459,7 @@ class ReplicaManager:
             self._flusher.request(replica)
 
     def _progressed(self, replica: Replica, now_ms: int) -> None:
-        """The high watermark may have to move."""
+        """Advance the high watermark if possible."""
         replica.partition.advance(now_ms)
         replica.settle()
 
@@ -477,26 +477,26 @@ class ReplicaManager:
         self.isr_changes.submit(replica, proposal)
 
     def _isr_settled(self, replica: Replica) -> None:
-        """An ISR change was committed or refused: count anew, and check whether another one is due."""
+        """Handle a committed or refused ISR change: recompute, and check whether another one is due."""
         now_ms = self.clock.monotonic_ms()
         self._progressed(replica, now_ms)
         self._reconsider(replica, now_ms)
 
     def _reconsider(self, replica: Replica, now_ms: int) -> None:
-        """Ask to admit a follower that is in sync but idle, and so will not name its position again: while it caught
-        up, another change was under way, or it was fenced."""
+        """Ask to admit a follower that is in sync but idle, so it will not name its position again: while it caught up,
+        another change was pending, or it was fenced."""
         proposal = replica.partition.propose_waiting(now_ms)
         if proposal is not None:
             self.isr_change_wanted(replica, proposal)
 
     async def _watch_lag(self) -> None:
-        """Check the partitions that are not settled; idle ones cost nothing."""
+        """Check unsettled partitions; idle ones cost nothing."""
         while True:
             await asyncio.sleep(self.settings.replica_lag_time_max_ms / 2000)
             self.check_lag()
 
     def check_lag(self) -> None:
-        """Drop laggards from ISRs, and let high watermarks pass replicas that no longer keep up."""
+        """Drop lagging replicas from ISRs, and let high watermarks pass replicas that no longer keep up."""
         now_ms = self.clock.monotonic_ms()
         for replica in tuple(self._unsettled):
             leading = replica.partition.leading
@@ -510,7 +510,7 @@ class ReplicaManager:
             self._reconsider(replica, now_ms)
 
     async def _flush_by_time(self) -> None:
-        """For logs with flush settings: flush records that have waited ``flush.ms``, or lie in a full segment."""
+        """Flush records that have waited ``flush.ms``, or are in a full segment, in logs with flush settings."""
         while True:
             await asyncio.sleep(self.settings.log_flush_scheduler_interval_ms / 1000)
             now_ms = self.clock.now_ms()
@@ -521,13 +521,13 @@ class ReplicaManager:
     # --- directories and checkpoints --------------------------------------------------------------------
 
     def disk_failed(self, replica: Replica, failure: LogDirFailed) -> None:
-        """A log's disk failed during a call: everything in that directory goes offline, the rest goes on."""
+        """Handle a disk failure during a call: everything in that directory goes offline, the rest continues."""
         log.error("%s: %s", replica.key, failure)
         self._fail([replica])
         self.directory_failed(failure.directory)
 
     def directory_failed(self, directory: str) -> None:
-        """A log directory, by its path, is out of service."""
+        """Take everything in a failed log directory, given by path, offline."""
         self._fail(
             [known for known in self._replicas.values() if os.path.dirname(known.partition.log.directory) == directory]
         )
@@ -544,7 +544,7 @@ class ReplicaManager:
             replica.left_role(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def offline_partitions(self) -> Sequence[TopicIdPartition]:
-        """Replicas that this node should have and cannot serve."""
+        """Return the replicas that this node should have and cannot serve."""
         return [
             *self._lost,
             *(key for key, replica in self._replicas.items() if replica.partition.offline),
@@ -552,7 +552,7 @@ class ReplicaManager:
 
     @property
     def damaged_answers(self) -> int:
-        """Number of leaders' answers that followers here refused, because they were not whole batches."""
+        """Number of leaders' answers that followers here refused because they were not whole batches."""
         return sum(fetcher.damaged_answers for fetcher in self.following.fetchers.values())
 
     @property
@@ -566,7 +566,8 @@ class ReplicaManager:
         return self._bytes_sent_before + sum(session.bytes_sent for session in self._sessions)
 
     def high_watermarks(self) -> Mapping[TopicIdPartition, Offset]:
-        """Every replica's high watermark, for the checkpoint. For replicas not opened yet, the checkpointed value."""
+        """Return every replica's high watermark, for the checkpoint. For replicas not opened yet, the checkpointed
+        value."""
         for replica in self._changed_high_watermarks:
             self._high_watermarks[replica.key] = replica.partition.high_watermark
         self._changed_high_watermarks.clear()

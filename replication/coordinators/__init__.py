@@ -1,1 +1,1 @@
-"""Logs of coordinators on replicated partitions."""
+"""Coordinators' logs on replicated partitions."""

@@ -3,9 +3,9 @@
 Unlike clients, it names the leader epoch of its decision in each call; a call with another epoch does nothing. Its
 batches are not validated (Kafka's ``AppendOrigin.COORDINATOR``), only measured.
 
-Errors are those that a coordinator tells its clients (Kafka's ``CoordinatorOperationExceptionHelper``): NOT_COORDINATOR
-if this node does not lead, or no longer does; COORDINATOR_NOT_AVAILABLE if the ISR is too small; else the replica's
-own.
+Errors are those that a coordinator returns to its clients (Kafka's ``CoordinatorOperationExceptionHelper``):
+NOT_COORDINATOR if this node is not, or no longer, the leader; COORDINATOR_NOT_AVAILABLE if the ISR is too small; else
+the replica's own.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Coordinating:
         appended: Callable[[Replica], None],
         failed: Callable[[Replica, LogDirFailed], None],
     ) -> None:
-        """``appended`` is called for each partition that grew, ``failed`` for a log with a failed disk."""
+        """``appended`` is called for each partition that grew, ``failed`` for a log whose disk failed."""
         self._replicas = replicas
         self._clock = clock
         self._appended = appended
@@ -61,10 +61,10 @@ class Coordinating:
         self._waits: dict[Replica, _CommitWaits] = {}
 
     def append(self, at: TopicPartition, leader_epoch: LeaderEpoch, batch: Buffer) -> asyncio.Future[ErrorCode]:
-        """Append one batch now; NONE once the high watermark has passed it.
+        """Append one batch now; the result is NONE once the high watermark has passed it.
 
-        If leadership ends first, the answer is a later NOT_COORDINATOR, and the outcome is unknown. Every refusal comes
-        at once and means that nothing was written; there is no timeout.
+        If leadership ends first, the result is NOT_COORDINATOR later, and the outcome is unknown. Every refusal is
+        immediate and means that nothing was written; there is no timeout.
         """
         replica = self._led(at, leader_epoch)
         if isinstance(replica, Refusal):
@@ -90,12 +90,12 @@ class Coordinating:
         return waiting
 
     def committed(self, at: TopicPartition, leader_epoch: LeaderEpoch, offset: Offset) -> asyncio.Future[ErrorCode]:
-        """NONE once the high watermark is at ``offset`` or beyond it; NOT_COORDINATOR if leadership ends first."""
+        """Return NONE once the high watermark is at or past ``offset``; NOT_COORDINATOR if leadership ends first."""
         replica = self._led(at, leader_epoch)
         return _done(replica.code) if isinstance(replica, Refusal) else self._wait(replica, leader_epoch, offset)
 
     def bounds(self, at: TopicPartition, leader_epoch: LeaderEpoch) -> Bounds | Refusal:
-        """Where the log starts and ends now."""
+        """Return where the log starts and ends now."""
         replica = self._led(at, leader_epoch)
         if isinstance(replica, Refusal):
             return replica
@@ -103,7 +103,7 @@ class Coordinating:
         return Bounds(log.log_start_offset, log.log_end_offset)
 
     def read(self, at: TopicPartition, leader_epoch: LeaderEpoch, offset: Offset, bytes_max: int) -> LogRead | Refusal:
-        """Whole batches from ``offset`` on, at least one, even beyond the high watermark.
+        """Return whole batches from ``offset`` on, at least one, even beyond the high watermark.
 
         If the log's start has moved past ``offset``, it reads from there.
         """
@@ -151,7 +151,7 @@ class _CommitWaits:
         self._registry = registry
         self._number = 0
         self._entries: list[tuple[Offset, int, asyncio.Future[ErrorCode]]] = []
-        """By offset, then by age."""
+        """Ordered by offset, then by age."""
 
     def add(self, offset: Offset) -> asyncio.Future[ErrorCode]:
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

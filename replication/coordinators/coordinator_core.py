@@ -1,4 +1,4 @@
-"""The common part of all coordinators' cores: the log that is replayed, appends under way, timers, effects. Pure."""
+"""The common part of all coordinators' cores: log replay, pending appends, timers, effects. Pure."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class CoreState(Generic[KeyT, EffectT, PendingT]):
         self.timers: Timers[KeyT | Token] = Timers()
         self.effects: list[EffectT] = []
         self.appends: dict[int, PendingT] = {}
-        """Appends under way, by number."""
+        """Pending appends, by number."""
         self._next_number = 0
 
     def number(self) -> int:
-        """The next number for an effect's token."""
+        """Return the next number for an effect's token."""
         self._next_number += 1
         return self._next_number - 1
 
@@ -48,7 +48,7 @@ class CoreState(Generic[KeyT, EffectT, PendingT]):
         return Token(self.leader_epoch, number)
 
     def begin_append(self, pending: PendingT, deadline_ms: int | None) -> Token:
-        """``deadline_ms``: when to tell its waiters that the outcome is unknown."""
+        """Register an append. ``deadline_ms``: when to tell its waiters that the outcome is unknown."""
         token = self.token(self.number())
         self.appends[token.number] = pending
         if deadline_ms is not None:
@@ -57,8 +57,7 @@ class CoreState(Generic[KeyT, EffectT, PendingT]):
 
 
 class CoreReplaying(ABC):
-    """Takes batches in the order of the log. Records that only other software knows, or that cannot be read, are
-    skipped and counted."""
+    """Takes batches in log order. Skips and counts records that only other software knows, or that are unreadable."""
 
     __slots__ = ("passed_over", "records")
 
@@ -67,7 +66,7 @@ class CoreReplaying(ABC):
         self.passed_over = 0
 
     def batch(self, batch: Batch) -> None:
-        """Replay one batch. Raises :class:`~tidelog.proto.records.corrupt_batch.CorruptBatch`."""
+        """Replay one batch of the log. Raises :class:`~tidelog.proto.records.corrupt_batch.CorruptBatch`."""
         if batch.is_control:
             self._control(batch)
             return
@@ -82,14 +81,14 @@ class CoreReplaying(ABC):
 
     @abstractmethod
     def _record(self, batch: Batch, offset: Offset, key: bytes, value: bytes | None) -> bool:
-        """Take one record; false if it is of another kind."""
+        """Take one record; return False if it is of another kind."""
 
     @abstractmethod
     def _control(self, batch: Batch) -> None: ...
 
 
 class CoordinatorCore(ABC, Generic[KeyT, EffectT, PendingT]):
-    """State machine of one partition under one leader epoch. Life: ``replay`` and ``loaded``, then requests, at last
+    """State machine of one partition under one leader epoch. Life: ``replay`` and ``loaded``, then requests, finally
     ``resign``."""
 
     __slots__ = ("_replaying", "_state")
@@ -104,27 +103,27 @@ class CoordinatorCore(ABC, Generic[KeyT, EffectT, PendingT]):
 
     @property
     def passed_over(self) -> int:
-        """Number of log records that could not be used."""
+        """Number of unusable log records."""
         return self._replaying.passed_over
 
     def replay(self, batch: Batch) -> None:
-        """Take one batch of the log. Raises :class:`~tidelog.proto.records.corrupt_batch.CorruptBatch`."""
+        """Replay one batch of the log. Raises :class:`~tidelog.proto.records.corrupt_batch.CorruptBatch`."""
         self._replaying.batch(batch)
 
     @abstractmethod
     def loaded(self, now: Moment) -> list[EffectT]:
-        """The whole log is replayed."""
+        """Note that the whole log is replayed."""
 
     def next_deadline(self) -> int | None:
-        """When :meth:`tick` is due, monotonic ms. It may find nothing then."""
+        """Return when :meth:`tick` is due, in monotonic ms. It may find nothing to do then."""
         return self._state.timers.next_deadline()
 
     def tick(self, now: Moment) -> list[EffectT]:
-        """Do what has come due."""
+        """Do the work that is due."""
         state = self._state
         for key in state.timers.due(now.monotonic_ms):
             if key in state.timers:
-                continue  # work that came due before it has set it anew
+                continue  # earlier due work has set it again
             if not isinstance(key, Token):
                 self._due(key, now)
             elif (pending := state.appends.get(key.number)) is not None:
@@ -132,8 +131,8 @@ class CoordinatorCore(ABC, Generic[KeyT, EffectT, PendingT]):
         return self._effects()
 
     def appended(self, token: Token, error: ErrorCode, now: Moment) -> list[EffectT]:
-        """An append ended. NONE: it is committed. NOT_COORDINATOR: leadership ended, and so does this core. Otherwise
-        nothing was written. Tokens of another epoch, or of appends that have already ended, change nothing."""
+        """Note the end of an append. NONE: it is committed. NOT_COORDINATOR: leadership ended, and so does this core.
+        Otherwise nothing was written. Tokens of another epoch, or of finished appends, change nothing."""
         if token.leader_epoch != self._state.leader_epoch:
             return []
         if error is ErrorCode.NOT_COORDINATOR:
@@ -147,8 +146,8 @@ class CoordinatorCore(ABC, Generic[KeyT, EffectT, PendingT]):
 
     @abstractmethod
     def resign(self, now: Moment) -> list[EffectT]:
-        """Leadership ended: tell every waiter to look for the new coordinator, and forget everything. Records being
-        written may be in the log or not."""
+        """End leadership: tell every waiter to look for the new coordinator, and forget everything. Pending records may
+        or may not be in the log."""
 
     @abstractmethod
     def _due(self, key: KeyT, now: Moment) -> None: ...
@@ -158,7 +157,7 @@ class CoordinatorCore(ABC, Generic[KeyT, EffectT, PendingT]):
 
     @abstractmethod
     def _append_late(self, pending: PendingT, now: Moment) -> None:
-        """Its waiters should not wait any longer; its end is still reported."""
+        """Release the waiters of a late append; its end is still reported."""
 
     def _effects(self) -> list[EffectT]:
         effects, self._state.effects = self._state.effects, []
@@ -166,8 +165,8 @@ class CoordinatorCore(ABC, Generic[KeyT, EffectT, PendingT]):
 
 
 def append_error(error: ErrorCode) -> ErrorCode:
-    """The answer if a record could not be stored. Source: ``TransactionStateManager.appendTransactionToLog``,
-    ``appendGroupMetadataErrorToResponseError``."""
+    """Return the error for a record that could not be stored. Source:
+    ``TransactionStateManager.appendTransactionToLog``, ``appendGroupMetadataErrorToResponseError``."""
     match error:
         case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION | ErrorCode.NOT_ENOUGH_REPLICAS | ErrorCode.REQUEST_TIMED_OUT:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

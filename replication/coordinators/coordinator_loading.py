@@ -1,4 +1,4 @@
-"""Loads a partition of a coordinator's topic into the coordinator, in slices, so that other work gets its turn."""
+"""Loads a partition of a coordinator's topic, in slices, so that other work gets its turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def load(
     replay: Callable[[Batch], None], log: CoordinatorLog, partition: int, leader_epoch: LeaderEpoch, bytes_max: int
 ) -> str | None:
     """Replay the log to its current end, ``bytes_max`` at a time, and wait until that is committed, so that no decision
-    rests on records that could still be lost. Returns None if all is well, else the error."""
+    rests on records that could still be lost. Returns None on success, else the error."""
     bounds = log.range(partition, leader_epoch)
     if isinstance(bounds, Refusal):
         return f"{bounds.code.name} {bounds.message}"

@@ -1,4 +1,4 @@
-"""The seam between a coordinator (of groups, of transactions) and the log of the topic that holds its state."""
+"""The interface between a coordinator (of groups, of transactions) and the log of the topic that holds its state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.model.ids import LeaderEpoch, Offset
 
 
 class Token(NamedTuple):
-    """Names a request of a coordinator's core: its epoch, and its place in that epoch's order."""
+    """Identifies a request of a coordinator's core: its epoch, and its number in that epoch."""
 
     leader_epoch: LeaderEpoch
     number: int
@@ -32,7 +32,7 @@ class LogSlice(NamedTuple):
 
 
 class CoordinatorLog(Protocol):
-    """The partitions of one coordinator's topic that this node leads. All of it on the node's event loop.
+    """The partitions of one coordinator's topic that this node leads. Everything runs on the node's event loop.
 
     ``leader_epoch`` is that of ``elected``; a call under any other epoch gets NOT_COORDINATOR and does nothing.
     """
@@ -42,14 +42,14 @@ class CoordinatorLog(Protocol):
 
         The order of calls is the order in the log: the batch is written, or refused, before this returns. NONE once the
         high watermark has passed it (acks=all). NOT_COORDINATOR if leadership ended before that: the outcome is then
-        unknown. Every other code says that *nothing was written*: COORDINATOR_NOT_AVAILABLE (fewer in-sync replicas
+        unknown. Every other code means that *nothing was written*: COORDINATOR_NOT_AVAILABLE (fewer in-sync replicas
         than ``min.insync.replicas``, no such topic), RECORD_LIST_TOO_LARGE or MESSAGE_TOO_LARGE, KAFKA_STORAGE_ERROR as
         NOT_COORDINATOR. There is no timeout here: a coordinator has its own, and still needs to learn the outcome of a
         written batch.
         """
 
     def range(self, partition: int, leader_epoch: LeaderEpoch) -> LogRange | Refusal:
-        """Start and end of the log now; the coordinator has appended nothing yet."""
+        """Return the log's current start and end; the coordinator has appended nothing yet."""
 
     def read(
         self, partition: int, leader_epoch: LeaderEpoch, offset: Offset, bytes_max: int
@@ -58,7 +58,7 @@ class CoordinatorLog(Protocol):
         moved past ``offset``, read from there. ``next_offset`` is always greater than ``offset``."""
 
     def committed(self, partition: int, leader_epoch: LeaderEpoch, offset: Offset) -> Awaitable[ErrorCode]:
-        """NONE once the high watermark is at ``offset`` or beyond; NOT_COORDINATOR when leadership ended."""
+        """Return NONE once the high watermark is at or past ``offset``; NOT_COORDINATOR if leadership ended."""
 
     def batch_bytes_max(self, partition: int) -> int:
         """The topic's ``max.message.bytes``: most bytes of one appended batch."""

@@ -1,4 +1,4 @@
-"""The shell around the partitions of a coordinator's topic that this node leads, the same for groups and transactions.
+"""The shell for the partitions of a coordinator's topic that this node leads, shared by groups and transactions.
 
 Everything runs on the event loop. A handler does everything whose order matters before it returns its future; one timer
 serves all partitions; loading runs beside it, in slices. A partition's decisions are in its *shard*, which is pure.
@@ -36,13 +36,13 @@ class CoordinatorCounters:
     appends: int = 0
     failed_appends: int = 0
     loads: int = 0
-    """Partitions that were loaded completely."""
+    """Completely loaded partitions."""
     failed_loads: int = 0
     loaded_records: int = 0
     passed_over_records: int = 0
-    """Records of the log that could not be used: from other software, or malformed."""
+    """Unusable records of the log: from other software, or malformed."""
     load_ms: int = 0
-    """Time that loading took, summed over partitions."""
+    """Loading time, summed over partitions."""
 
 
 A = TypeVar("A")
@@ -55,7 +55,7 @@ EffectT = TypeVar("EffectT")
 
 
 class Refused(Protocol[R_co]):
-    """Makes the answer that says why a request was refused; for most, the class of the answer does."""
+    """Builds the answer that says why a request was refused; usually the answer's class."""
 
     def __call__(self, error: ErrorCode, /, *, error_message: str) -> R_co: ...
 
@@ -63,7 +63,7 @@ class Refused(Protocol[R_co]):
 class LoadStanding(enum.Enum):
     LOADING = enum.auto()
     FAILED = enum.auto()
-    """Loading failed, and is retried."""
+    """Loading failed; it will be retried."""
     ACTIVE = enum.auto()
 
 
@@ -81,7 +81,7 @@ class Led(Generic[ShardT]):
 
 
 class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
-    """See the module. Each coordinator defines how to make a shard, how it resigns, and what each effect does."""
+    """See the module. Each coordinator defines how to create a shard, how to resign, and how to perform each effect."""
 
     def __init__(
         self,
@@ -109,14 +109,14 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
 
     @abstractmethod
     def partition_for(self, key: str) -> int:
-        """The partition that holds the state of ``key``."""
+        """Return the partition that holds the state of ``key``."""
 
     @abstractmethod
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> ShardT: ...
 
     @abstractmethod
     def _load_bytes(self) -> int:
-        """Bytes read at a time while loading."""
+        """Return the number of bytes to read at a time while loading."""
 
     @abstractmethod
     def _resign(self, led: Led[ShardT]) -> Sequence[EffectT]:
@@ -136,7 +136,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         await asyncio.gather(*loading, return_exceptions=True)
 
     def kill(self) -> None:
-        """Drop everything at once, without answers."""
+        """Drop everything immediately, without answers."""
         self._stopped = True
         for led in self._led.values():
             if led.loading is not None:
@@ -148,13 +148,13 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
             self._timer = None
 
     def set_partition_count(self, partitions: int) -> None:
-        """Learn how many partitions the topic really has."""
+        """Set the topic's real number of partitions."""
         self._partitions = partitions
 
     # --- Leadership ---------------------------------------------------------------------------------
 
     def elected(self, partition: int, leader_epoch: LeaderEpoch) -> None:
-        """This node leads the partition from now on: load it. A known or older epoch changes nothing."""
+        """Load a partition that this node leads from now on. A known or older epoch changes nothing."""
         known = self._led.get(partition)
         if self._stopped or (known is not None and known.epoch >= leader_epoch):
             return
@@ -164,7 +164,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         led.loading.add_done_callback(self._ended)
 
     def resigned(self, partition: int, leader_epoch: LeaderEpoch | None = None) -> None:
-        """This node no longer leads the partition, as of ``leader_epoch`` (None: as of any epoch)."""
+        """Drop a partition that this node no longer leads, as of ``leader_epoch`` (None: any epoch)."""
         led = self._led.get(partition)
         if led is None or (leader_epoch is not None and led.epoch > leader_epoch):
             return
@@ -177,7 +177,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         return self._led.get(led.partition) is led
 
     def _active(self, key: str | Refusal) -> Led[ShardT] | Refusal:
-        """The partition that answers for ``key`` now. A key that cannot be is refused before anything is looked up."""
+        """Return the partition that answers for ``key`` now. An invalid key is refused before any lookup."""
         if isinstance(key, Refusal):
             return key
         led = self._led.get(self.partition_for(key))
@@ -205,7 +205,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> asyncio.Future[R]:
-        """Put the request to the shard of ``key``; one of the effects that come of it will be the answer."""
+        """Pass the request to the shard of ``key``; one of the resulting effects will be the answer."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._put(partial(settle, future), key, refused, question, request, *args, **kwargs)
         return future
@@ -213,7 +213,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
     def _ask_each(
         self, items: Sequence[Q], put: Callable[[Callable[[R], None], Q], None], answer: Callable[[tuple[R, ...]], A]
     ) -> asyncio.Future[A]:
-        """``put`` each by itself; the answer waits for all."""
+        """``put`` each item individually; the answer waits for all of them."""
         future: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         results: dict[int, R] = {}
 
@@ -245,12 +245,12 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
             self._perform(led, question(led.shard, request, self._wait(answered), self._now(), *args, **kwargs))
 
     def _look(self, key: str | Refusal, refused: Refused[R], look: Callable[[ShardT], R]) -> R:
-        """Look up what the shard of ``key`` knows now, without changing anything."""
+        """Return what the shard of ``key`` knows now, without changing anything."""
         led = self._active(key)
         return refused(led.code, error_message=led.message) if isinstance(led, Refusal) else look(led.shard)
 
     def _list(self, look: Callable[[ShardT], Iterable[R]]) -> tuple[ErrorCode, tuple[R, ...]]:
-        """Look up what the loaded shards know, with COORDINATOR_LOAD_IN_PROGRESS while others are not loaded."""
+        """Return what the loaded shards know, with COORDINATOR_LOAD_IN_PROGRESS while others are loading."""
         actives = self._actives()
         error = ErrorCode.NONE if len(actives) == len(self._led) else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return error, tuple(item for led in actives for item in look(led.shard))
@@ -263,13 +263,13 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
 
     def _answer(self, waiter: int, response: Any) -> None:
         answered = self._waiters.pop(waiter, None)
-        if answered is not None:  # else this was killed meanwhile
+        if answered is not None:  # otherwise it was killed meanwhile
             answered(response)
 
     # --- Effects ------------------------------------------------------------------------------------
 
     def _perform(self, led: Led[ShardT], effects: Sequence[EffectT]) -> None:
-        """Perform the core's requests, in order; then find out when to ask it again."""
+        """Perform the core's effects in order; then set the timer for its next deadline."""
         for effect in effects:
             self._do(led, effect)
         self._set_timer(led.shard.next_deadline())
@@ -300,7 +300,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         return Moment(self._clock.monotonic_ms(), self._clock.now_ms())
 
     def _set_timer(self, deadline: int | None) -> None:
-        """Make sure that the one timer fires by ``deadline``."""
+        """Ensure that the single timer fires by ``deadline``."""
         if deadline is None or self._stopped or (self._timer is not None and self._timer_at <= deadline):
             return
         if self._timer is not None:
@@ -322,7 +322,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
     # --- Loading ------------------------------------------------------------------------------------
 
     async def _load(self, led: Led[ShardT]) -> None:
-        """Load the partition; retry while this node leads it and it cannot be read."""
+        """Load the partition; retry unsuccessful reads while this node leads it."""
         delay_ms = LOAD_AGAIN_MS
         counters = self._counters
         while True:
@@ -352,13 +352,13 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
 
 
 def done(response: R) -> asyncio.Future[R]:
-    """A future that is answered already."""
+    """Return a future that is already done."""
     future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
     future.set_result(response)
     return future
 
 
 def settle(future: asyncio.Future[R], response: R) -> None:
-    """Answer, unless the asker has gone."""
+    """Set the result, unless the caller has gone."""
     if not future.done():
         future.set_result(response)

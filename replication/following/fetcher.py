@@ -1,13 +1,13 @@
-"""The following end: one stream to each broker that leads partitions replicated here.
+"""The follower's side: one stream to each broker that leads partitions replicated here.
 
-One task per source broker sends a fetch, takes the answer, sends the next. A fetch names only partitions whose position
-changed (see :mod:`tidelog.replication.serving.session` for the stream's rules), so idle partitions cost nothing. While
-a fetch waits at the leader, one more may overtake it if a partition has something new to name (it was added, its pause
-is over, its flush is done): the leader then ends the first one's wait.
+One task per source broker sends a fetch, processes the answer, and sends the next. A fetch names only partitions whose
+position changed (see :mod:`tidelog.replication.serving.session` for the stream's rules), so idle partitions cost
+nothing. While a fetch waits at the leader, a second one may overtake it to name partitions with changes (added, pause
+over, flush done): the leader then ends the first one's wait.
 
-States of a partition here: *due* (to be named), *named* (the leader knows its position), *paused*
-(after a refusal; doubling up to ``replica.fetch.backoff.ms``; or held back by the throttle),
-*flushing* (records wait for the disk before the next position may vouch for them).
+States of a partition here: *due* (to be named), *named* (the leader knows its position), *paused* (after a refusal;
+doubling up to ``replica.fetch.backoff.ms``; or held back by the throttle), *flushing* (records must be flushed before
+the next position may acknowledge them).
 """
 
 from __future__ import annotations
@@ -74,14 +74,14 @@ class FollowedPartition:
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
         self.named_at = NOT_NAMED
-        """Correlation id of the fetch that named it last: older answers are about an older position."""
+        """Correlation id of the last fetch that named it: earlier answers refer to an older position."""
         self.pause_ms = 0
         self.paused = False
         self.flushing = False
 
 
 class BrokerFetcher:
-    """Everything that this node fetches from one broker."""
+    """Fetches everything that this node replicates from one broker."""
 
     def __init__(self, source: NodeId, owner: FetcherOwner) -> None:
         self.source = source
@@ -104,7 +104,7 @@ class BrokerFetcher:
         self.bytes_received = 0
         self.failed_partitions = 0
         self.damaged_answers = 0
-        """Number of partitions' answers that were not whole batches, and so not taken."""
+        """Number of rejected partition answers that were not whole batches."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -112,7 +112,7 @@ class BrokerFetcher:
     # --- which partitions ---------------------------------------------------------------------------
 
     def add(self, replica: Replica) -> None:
-        """Fetch this partition from now on; if it is fetched already, from its current position."""
+        """Fetch this partition from now on; if it is already fetched, from its current position."""
         known = self._partitions.get(replica.key)
         if known is not None:
             self._due.pop(known, None)
@@ -144,7 +144,7 @@ class BrokerFetcher:
     # --- the stream ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetch until cancelled; reconnects by itself with a growing pause."""
+        """Fetch until cancelled; reconnect with growing pauses."""
         settings = self._owner.settings
         while True:
             while not self._partitions:
@@ -164,7 +164,7 @@ class BrokerFetcher:
                 pass
 
     async def _connected(self) -> None:
-        """One stream from its opening to its loss."""
+        """Run one stream from its opening to its loss."""
         connection = self._owner.connect(self.source)
         if connection is None:
             raise ConnectionLost(f"no address of node {self.source} is known yet")
@@ -192,7 +192,7 @@ class BrokerFetcher:
                 raise bug
 
     def _begin(self) -> None:
-        """The peer of a new stream remembers nothing: start afresh."""
+        """Reset all state: the peer of a new stream remembers nothing."""
         self._outstanding.clear()
         self._forgotten.clear()
         self._name_all()
@@ -211,7 +211,7 @@ class BrokerFetcher:
             await self._send(stream)
 
     async def _send(self, stream: FrameStream) -> None:
-        """Send due fetches: one always waits at the leader, one more goes out to name news."""
+        """Send due fetches: one always waits at the leader, another goes out to name changes."""
         if self._sending:
             return
         self._sending = True
@@ -230,7 +230,7 @@ class BrokerFetcher:
         settings = self._owner.settings
         epoch = self._owner.own_broker_epoch()
         if epoch != self._broker_epoch:
-            # The leader takes a position, and admits to an ISR, under the epoch in the fetch.
+            # The leader accepts a position, and admits to an ISR, under the fetch's epoch.
             self._broker_epoch = epoch
             self._name_all()
         items: list[FetchPartition] = []
@@ -249,7 +249,7 @@ class BrokerFetcher:
             if self._throttled(entry):
                 room = self._owner.follower_throttle.room(self._owner.clock.monotonic_ms())
                 if not room:
-                    # The leader must not wait for it to join the ISR meanwhile.
+                    # Meanwhile the leader must not wait for it to join the ISR.
                     self._let_go(entry)
                     self._wait(entry, self._owner.follower_throttle.wait_ms())
                     continue
@@ -283,11 +283,11 @@ class BrokerFetcher:
         )
 
     def _throttled(self, entry: FollowedPartition) -> bool:
-        """Whether the follower's throttle counts for this partition now: not while it is in sync."""
+        """Return whether the follower's throttle applies to this partition now: not while it is in sync."""
         return entry.replica.follower_throttled and self._owner.node_id not in entry.replica.partition.state.isr
 
     def _flush(self, entry: FollowedPartition) -> None:
-        """Its next position vouches for its records, so bring them to disk first (``flush.messages``)."""
+        """Flush the partition's records first, because its next position acknowledges them (``flush.messages``)."""
         if entry.flushing:
             return
         entry.flushing = True
@@ -349,7 +349,7 @@ class BrokerFetcher:
     # --- pauses -------------------------------------------------------------------------------------
 
     def _pause(self, entry: FollowedPartition, item: FetchedPartition) -> None:
-        """Ask again later; the leader may not know yet that it leads, or be in trouble."""
+        """Name it again later; the leader may not know yet that it leads, or may have problems."""
         settings = self._owner.settings
         entry.pause_ms = min(max(entry.pause_ms * 2, settings.retry_first_ms), settings.replica_fetch_backoff_ms)
         entry.named_at = NOT_NAMED

@@ -1,4 +1,4 @@
-"""Which partitions this node follows, from which broker, and one fetcher for each of those brokers."""
+"""The partitions that this node follows, with one fetcher for each source broker."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
 class Following:
-    """The fetchers of a node. A fetcher without partitions waits for some and costs nothing."""
+    """A node's fetchers. A fetcher without partitions waits for one and costs nothing."""
 
     def __init__(self, owner: FetcherOwner, spawn: Spawn) -> None:
         self._owner = owner
@@ -36,7 +36,7 @@ class Following:
             fetcher.close()
 
     def follow(self, replica: Replica) -> None:
-        """Fetch this partition from the leader that its state names, from its current position."""
+        """Fetch this partition from its leader, starting at its current position."""
         following = replica.partition.following
         assert following is not None
         source = following.leader
@@ -56,7 +56,7 @@ class Following:
             self.fetchers[source].remove(key)
 
     def retry_now(self, source: NodeId) -> None:
-        """This broker is probably reachable."""
+        """Retry now, because this broker is probably reachable."""
         fetcher = self.fetchers.get(source)
         if fetcher is not None:
             fetcher.retry_now()

@@ -1,9 +1,10 @@
-"""The replication throttle: bounds the bytes a second for replicas that catch up, on each side.
+"""The replication throttle: bounds the bytes per second for replicas that catch up, on each side.
 
 Source: KIP-73 and Kafka's ``ReplicationQuotaManager``. Only replicas named in ``leader.replication.throttled.replicas``
 (on the leader's node) or ``follower.replication.throttled.replicas`` (on the follower's) are held back, and only while
 they are *not* in sync: nobody waits for an ISR member because of a throttle. In Kafka, traffic to in-sync replicas
-counts too, so a busy topic can leave nothing for those that catch up; here only traffic that can be held back counts.
+counts too, so a busy topic can leave nothing for replicas that catch up; here only traffic that can be held back
+counts.
 
 Pure: time comes in as monotonic milliseconds. The balance of a :class:`Throttle`:
 
@@ -22,12 +23,12 @@ from typing import Final
 from tidelog.model.settings.config_def import LONG_MAX
 
 CHECK_MS_MAX: Final = 250
-"""Longest time until we look at a held-back replica again: it may have joined the ISR, and the rate or the list of
+"""Longest time until a held-back replica is checked again: it may have joined the ISR, or the rate or the list of
 throttled replicas may have changed."""
 
 
 class Throttle:
-    """One side's bound. ``bytes`` and ``holds`` are counters for metrics."""
+    """One side's limit. ``bytes`` and ``holds`` are counters for metrics."""
 
     __slots__ = ("_at_ms", "_balance", "_rate", "bytes", "holds")
 
@@ -36,24 +37,24 @@ class Throttle:
         self._balance = 0.0
         self._at_ms: int | None = None
         self.bytes = 0
-        """Bytes that throttled replicas out of sync were sent, or have fetched."""
+        """Bytes sent to, or fetched by, throttled replicas out of sync."""
         self.holds = 0
-        """How often one was held back."""
+        """How often a replica was held back."""
 
     @property
     def rate(self) -> int:
-        """Bytes a second; ``LONG_MAX`` is no bound."""
+        """Bytes per second; ``LONG_MAX`` means no limit."""
         return self._rate
 
     def set_rate(self, rate: int) -> None:
-        """Set another bound; it begins with one second's worth of bytes."""
+        """Change the limit; it begins with one second's worth of bytes."""
         if rate != self._rate:
             self._rate = rate
             self._balance = float(rate)
             self._at_ms = None
 
     def room(self, now_ms: int) -> int:
-        """Bytes that may be moved now; 0: hold back, for :meth:`wait_ms`."""
+        """Return the bytes that may be moved now; 0: hold back, for :meth:`wait_ms`."""
         if self._rate == LONG_MAX:
             return LONG_MAX
         if self._at_ms is not None:
@@ -63,13 +64,13 @@ class Throttle:
         return max(int(self._balance), 0)
 
     def moved(self, size: int) -> None:
-        """These bytes of throttled replicas were sent or taken."""
+        """Note that these bytes of throttled replicas were sent or received."""
         self.bytes += size
         if self._rate != LONG_MAX:
             self._balance -= size
 
     def wait_ms(self) -> int:
-        """How long to hold back before the next look, after :meth:`room` was 0."""
+        """Return how long to wait before the next check, after :meth:`room` returned 0."""
         self.holds += 1
         if self._rate <= 0:
             return CHECK_MS_MAX

@@ -20,8 +20,8 @@ def fetched(
     in_files: Sequence[RecordsInFile] = (),
     preferred_read_replica: NodeId = NO_NODE,
 ) -> FetchedPartition:
-    """Records, or none, and the partition's watermarks. ``aborted``: the aborted ones among these records'
-    transactions. ``preferred_read_replica``: where to read instead."""
+    """Return records, or none, and the partition's watermarks. ``aborted``: the aborted transactions with records among
+    these. ``preferred_read_replica``: where to read instead."""
     partition = replica.partition
     return FetchedPartition(
         replica.key.topic_id,
@@ -40,7 +40,7 @@ def fetched(
 
 
 def refused_fetch(replica: Replica, error: ErrorCode, *, leader_log_end: Offset = NO_OFFSET) -> FetchedPartition:
-    """An answer with an error that names the leader this node knows (KIP-951).
+    """Return an answer with an error, and the leader that this node knows (KIP-951).
 
     With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and ``diverging_end_offset`` give the start and end of
     the leader's log, so that the follower need not ask.
@@ -59,8 +59,8 @@ def refused_fetch(replica: Replica, error: ErrorCode, *, leader_log_end: Offset 
 
 
 def refused_by_follower(replica: Replica, error: ErrorCode) -> FetchedPartition:
-    """An answer that has the client ask the leader. librdkafka does so for an offset outside the log only if it is
-    beyond the high watermark of the answer; else it resets its position at once."""
+    """Return an answer that sends the client to the leader. librdkafka goes there for an offset outside the log only if
+    the offset is above the answer's high watermark; otherwise it resets its position immediately."""
     return replace(refused_fetch(replica, error), high_watermark=NO_OFFSET)
 
 

@@ -1,4 +1,4 @@
-"""One timer for many times: it is set to the earliest of them."""
+"""One timer for many deadlines: it is set to the earliest."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class DueTimer:
-    """Calls ``act`` once, when its time comes; ``act`` sets it anew if there is another time.
+    """Calls ``act`` once, at its time; ``act`` sets it again if there is another deadline.
 
-    It keeps the time itself, because uvloop's ``call_at`` gives a handle without one for a time in the past.
+    It stores the time itself, because uvloop's ``call_at`` returns a handle without a time if that is in the past.
     """
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class DueTimer:
         return self._timer is not None
 
     def set(self, due_s: float) -> None:
-        """Make it act at ``due_s`` of the running loop's clock, or earlier if it is already set to an earlier time."""
+        """Call ``act`` at ``due_s`` of the running loop's clock, or earlier if it is already set to an earlier time."""
         if self._timer is not None:
             if self._due_s <= due_s:
                 return
@@ -32,7 +32,7 @@ class DueTimer:
         self._timer = asyncio.get_running_loop().call_at(due_s, self._come)
 
     def cancel(self) -> None:
-        """Do not act. May be called twice."""
+        """Cancel the call. May be called twice."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

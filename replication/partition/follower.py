@@ -1,7 +1,7 @@
-"""A follower's decisions about its log after its leader's answer: where to cut, where to begin again.
+"""A follower's decisions about its log after its leader's answer: where to truncate, where to restart.
 
-Pure. A follower never cuts its log of its own accord: only if the leader of the current epoch shows that the logs
-differ (KIP-101, KIP-279), or that the follower's end is outside the leader's log.
+Pure. A follower never truncates its log on its own: only if the leader of the current epoch shows that the logs differ
+(KIP-101, KIP-279), or that the follower's end is outside the leader's log.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class FollowerState:
 
 
 def check_position(log: Log, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> Refusal | None:
-    """Why a consumer that has come to ``fetch_offset`` must ask the leader and not a follower with this log.
+    """Return why a consumer at ``fetch_offset`` must ask the leader and not a follower with this log.
 
-    A follower may be behind, or have records that its leader will have it cut off, so it never says that the consumer's
-    records differ. OFFSET_OUT_OF_RANGE makes any client ask the leader.
+    A follower may be behind, or have records that it will truncate, so it never says that the consumer's records
+    differ. OFFSET_OUT_OF_RANGE makes any client ask the leader.
     """
     start, end = log.log_start_offset, log.log_end_offset
     if not start <= fetch_offset <= end:
@@ -41,11 +41,12 @@ def check_position(log: Log, fetch_offset: Offset, last_fetched_epoch: LeaderEpo
 
 
 def truncation_point(log: Log, diverging_epoch: LeaderEpoch, diverging_end: Offset) -> Offset:
-    """Where to cut, if the leader's largest epoch not above ours is ``diverging_epoch`` and ends at ``diverging_end``.
+    """Return where to truncate if the leader's largest epoch not above ours is ``diverging_epoch``, ending at
+    ``diverging_end``.
 
     If this log knows that epoch: the earlier of both ends. If not: the end of its own largest epoch below. The next
-    fetch then compares one epoch further back, so that each round removes more of what the two logs do not share
-    (KIP-279; ``AbstractFetcherThread.getOffsetTruncationState``).
+    fetch then compares one epoch further back, so that each round removes more of the part that the two logs do not
+    share (KIP-279; ``AbstractFetcherThread.getOffsetTruncationState``).
     """
     end = log.log_end_offset
     own_epoch, own_end = log.end_offset_for_epoch(diverging_epoch)
@@ -58,21 +59,21 @@ def truncation_point(log: Log, diverging_epoch: LeaderEpoch, diverging_end: Offs
 
 @dataclass(frozen=True, slots=True)
 class TruncateTo:
-    """Cut the tail: the leader's log ends before ours."""
+    """Truncate: the leader's log ends before ours."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Drop everything: the leader's log begins after ours ends."""
+    """Drop all records: the leader's log begins after ours ends."""
 
     offset: Offset
 
 
 @dataclass(frozen=True, slots=True)
 class KeepLog:
-    """The position is inside the leader's log after all: ask again."""
+    """The position is inside the leader's log after all: fetch again."""
 
 
 OutOfRange = TruncateTo | StartAt | KeepLog

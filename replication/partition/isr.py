@@ -14,8 +14,8 @@ proposed       :meth:`IsrState.refused` after an attempt       proposed: the ear
                                                                ``REFUSALS_AFTER_UNKNOWN`` refusals in a row
 =============  ==============================================  ==========================================
 
-While a change is proposed, the leader counts with the *maximal* set: a record that either set lacks never counts as
-committed.
+While a change is proposed, the leader uses the *maximal* set: a record counts as committed only if all members of both
+sets have it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.model.ids import NodeId, PartitionEpoch
 from tidelog.proto.calls.controller_api import IsrMember
 
 REFUSALS_AFTER_UNKNOWN: Final = 8
-"""With the pauses between attempts this takes some seconds, longer than a lost request survives in a network."""
+"""With the pauses between attempts this takes several seconds, longer than a lost request survives in a network."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +35,8 @@ class IsrProposal:
     """A change of the ISR that the leader has requested from the controller, or will request.
 
     ``members`` with their broker epochs, and ``partition_epoch``, are those at the time of the decision, and stay the
-    same through every retry: a member that has come back since, perhaps with an empty disk, must be refused
-    (``test_a_joiner_that_lost_its_disk_while_it_was_proposed``). ``uncertain``: an attempt was sent and its outcome
-    never came back.
+    same through every retry: a member that has restarted since, perhaps with an empty disk, must be refused
+    (``test_a_joiner_that_lost_its_disk_while_it_was_proposed``). ``uncertain``: the outcome of an attempt is unknown.
     """
 
     members: tuple[IsrMember, ...]
@@ -51,7 +50,7 @@ class IsrProposal:
 
 
 class IsrState:
-    """One writer: the leader's partition. Epochs only rise."""
+    """The ISR's state. Only the leader's partition writes it. Epochs only rise."""
 
     __slots__ = ("committed", "maximal", "partition_epoch", "proposal")
 
@@ -63,14 +62,14 @@ class IsrState:
         """Every node that is in the committed or in the proposed set."""
 
     def propose(self, members: tuple[IsrMember, ...]) -> IsrProposal:
-        """Ask for another ISR; one change at a time."""
+        """Propose another ISR; one change at a time."""
         assert self.proposal is None, "a second ISR change while one is in flight"
         self.proposal = IsrProposal(members, self.partition_epoch)
         self.maximal = frozenset(self.committed) | frozenset(self.proposal.isr)
         return self.proposal
 
     def commit(self, isr: tuple[NodeId, ...], partition_epoch: PartitionEpoch) -> bool:
-        """Take the controller's word. Returns False for old news."""
+        """Apply the controller's decision. Returns False if it is outdated."""
         if partition_epoch < self.partition_epoch:
             return False
         if partition_epoch == self.partition_epoch:
@@ -83,7 +82,7 @@ class IsrState:
         return True
 
     def refused(self, proposal: IsrProposal) -> bool:
-        """The controller will certainly not make this change. Returns False if that settles nothing."""
+        """Note that the controller will certainly not make this change. Returns False if that settles nothing."""
         if proposal is not self.proposal:
             return False
         proposal.refusals += 1

@@ -1,11 +1,11 @@
 """A partition as its leader sees it under one leader epoch: followers' positions, high watermark, ISR.
 
-Pure: time comes in as monotonic milliseconds, nothing is sent from here. Rules and their sources:
+Pure: time comes in as monotonic milliseconds, and nothing is sent from here. Rules and their sources:
 
-- The high watermark is the smallest log end offset of the maximal ISR, never moves back, and stands
-  still while the committed ISR is smaller than min(``min.insync.replicas``, replicas) (KIP-966).
+- The high watermark is the smallest log end offset of the maximal ISR, never moves back, and does not advance while the
+  committed ISR is smaller than min(``min.insync.replicas``, replicas) (KIP-966).
 - If the ISR is not whole, the high watermark also waits for an eligible replica that keeps up, so that a replica can
-  join a busy leader that is alone in its ISR (``Partition.maybeIncrementLeaderHW``).
+  join the ISR of a busy leader that is alone in it (``Partition.maybeIncrementLeaderHW``).
 - A replica leaves the ISR when it has not reached the leader's end for ``replica.lag.time.max.ms``
   (``Replica.isCaughtUp``), and joins when it has reached the high watermark and the start of the
   leader's epoch (``Partition.isFollowerInSync``) under a broker epoch that the metadata confirms
@@ -28,18 +28,18 @@ from tidelog.replication.partition.isr import IsrProposal, IsrState
 from tidelog.storage.log.log import Log
 
 BrokerEpochOf = Callable[[NodeId], BrokerEpoch]
-"""The epoch of a broker that is live by the metadata, that is, neither fenced nor shutting down; else -1. For a
+"""Returns the epoch of a live broker, that is, neither fenced nor shutting down by the metadata; else -1. For a
 partition's leader also -1 if the broker's replica is on a failed directory."""
 
 RackOf = Callable[[NodeId], str]
-"""The ``broker.rack`` of a broker; empty if it has none."""
+"""Returns a broker's ``broker.rack``; empty if it has none."""
 
 NEVER_MS: Final = -(10**15)
 
 
 @dataclass(slots=True, eq=False)
 class FollowerContact:
-    """When one follower was last heard from on its stream; shared by all partitions that it fetches there.
+    """The last time that a follower was heard from on its stream; shared by all partitions that it fetches there.
 
     Because of this, an idle partition costs nothing: a follower at the leader's end was caught up at its last fetch of
     *anything*, so its partitions need not be touched.
@@ -50,14 +50,14 @@ class FollowerContact:
 
 @dataclass(frozen=True, slots=True)
 class Diverging:
-    """The follower's log differs from ours: our largest epoch not above its last one, and where that ends."""
+    """The follower's log differs from ours: our largest epoch not above its last one, and where our epoch ends."""
 
     epoch: LeaderEpoch
     end_offset: Offset
 
 
 class FollowerProgress:
-    """Where one remote replica stands (``org.apache.kafka.server.replica.Replica``)."""
+    """The position of one remote replica (``org.apache.kafka.server.replica.Replica``)."""
 
     __slots__ = (
         "broker_epoch",
@@ -84,7 +84,7 @@ class FollowerProgress:
         """Whether its stream fetches this partition; a follower that stopped (its disk failed) is not joining."""
 
     def fetched(self, offset: Offset, log_start: Offset, leader_end: Offset, now_ms: int) -> None:
-        """The follower asked for ``offset``, so it holds everything before it."""
+        """Note that the follower asked for ``offset``, so it holds everything before it."""
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif offset >= self.last_fetch_leader_end and self.last_fetch_leader_end >= 0:
@@ -126,7 +126,7 @@ class LeaderState:
         lag_time_max_ms: int,
         broker_epoch_of: BrokerEpochOf,
     ) -> None:
-        """Begin to lead: the epoch starts at the log's end, and that is recorded in the log.
+        """Start to lead: the epoch starts at the log's end, and the log records that.
 
         Members of the ISR get one full lag time before they count as lagging.
         """
@@ -142,7 +142,7 @@ class LeaderState:
         self.replicas_changed(replicas, now_ms)
 
     def replicas_changed(self, replicas: tuple[NodeId, ...], now_ms: int) -> None:
-        """Keep the state of replicas that stay, forget the others, start with the new ones."""
+        """Keep the state of remaining replicas, forget the others, and add the new ones."""
         kept = self.followers
         self.followers = {
             node: kept.get(node) or FollowerProgress(node, now_ms if node in self.isr.committed else NEVER_MS)
@@ -153,9 +153,9 @@ class LeaderState:
     # --- high watermark ---------------------------------------------------------------------------
 
     def reached(self, own_end: Offset, min_isr: int, now_ms: int) -> Offset:
-        """The offset up to which everything is committed, by the followers' positions; -1: no advance now.
+        """Return the offset up to which everything is committed, by the followers' positions; -1: no advance now.
 
-        ``own_end`` is the end that this replica itself vouches for. ``min_isr`` is the effective one.
+        ``own_end`` is the end that this replica itself acknowledges. ``min_isr`` is the effective one.
         """
         isr = self.isr
         if len(isr.committed) < min_isr:
@@ -178,14 +178,14 @@ class LeaderState:
     # --- followers ----------------------------------------------------------------------------------
 
     def stopped_fetching(self, node: NodeId) -> None:
-        """A follower stopped fetching this partition, or its stream ended: the high watermark need not wait for it to
-        join."""
+        """Note that a follower stopped fetching this partition, or its stream ended: the high watermark need not wait
+        for it to join."""
         follower = self.followers.get(node)
         if follower is not None:
             follower.fetching = False
 
     def before_append(self) -> None:
-        """The log's end is about to move: followers at the old end were caught up when they were last heard from."""
+        """Prepare for an append: followers at the old end were caught up when they were last heard from."""
         end = self._log.log_end_offset
         for follower in self.followers.values():
             if follower.log_end_offset == end and follower.contact.last_fetch_ms > follower.caught_up_ms:
@@ -194,13 +194,13 @@ class LeaderState:
     def on_fetch(
         self, node: NodeId, broker_epoch: BrokerEpoch, item: FetchPartition, now_ms: int, contact: FollowerContact
     ) -> Diverging | Refusal | None:
-        """Judge a follower's fetch position and, where it agrees with our log, record it.
+        """Check a follower's fetch position and, if it agrees with our log, record it.
 
-        ``None``: the position is good, and everything before it counts as replicated there.
+        ``None``: the position is valid, and everything before it counts as replicated there.
         """
         follower = self.followers.get(node)
         if follower is None:
-            # Retriable: the follower may know of a newer assignment than this leader.
+            # Retriable: the follower may know a newer assignment than this leader.
             return Refusal(ErrorCode.UNKNOWN_LEADER_EPOCH, f"node {node} is not among this partition's replicas here")
         if broker_epoch < follower.broker_epoch:
             return Refusal(
@@ -216,15 +216,15 @@ class LeaderState:
         return None
 
     def agrees(self, fetch_offset: Offset, last_fetched_epoch: LeaderEpoch) -> Diverging | Refusal | None:
-        """Whether a log that ends at ``fetch_offset`` with ``last_fetched_epoch`` is a prefix of ours.
+        """Check whether a log that ends at ``fetch_offset`` with ``last_fetched_epoch`` is a prefix of ours.
 
         Source: ``Partition.readRecords`` and KIP-595. An offset outside the log is OFFSET_OUT_OF_RANGE.
         """
         log = self._log
         start, end = log.log_start_offset, log.log_end_offset
         if last_fetched_epoch > log.latest_epoch >= 0:
-            # Nobody wrote in an epoch after the leader's own: a bit in a batch's header, which no CRC covers, has
-            # flipped. Records before that epoch may be shared.
+            # No record has an epoch after the leader's own: a bit flipped in a batch's header, which no CRC covers.
+            # Records before that epoch may be shared.
             return Diverging(log.latest_epoch, end)
         if last_fetched_epoch >= 0 and start <= fetch_offset:
             epoch, epoch_end = log.end_offset_for_epoch(last_fetched_epoch)
@@ -241,11 +241,11 @@ class LeaderState:
         return None
 
     def nearest(self, rack: str, offset: Offset, rack_of: RackOf) -> NodeId:
-        """The replica from which a consumer in ``rack`` had better read ``offset``; ``NO_NODE``: from this leader.
+        """Return the replica from which a consumer in ``rack`` should read ``offset``; ``NO_NODE``: from this leader.
 
-        A follower in the consumer's rack, if the leader is not there: live, in sync, and holding the offset as far as
-        the leader knows; of several, the one that is furthest. One that lags would send the consumer back again and
-        again. Source: KIP-392, ``RackAwareReplicaSelector``.
+        This is a follower in the consumer's rack, if the leader is not there: live, in sync, and with the offset as far
+        as the leader knows; among several, the most advanced. A lagging one would keep sending the consumer back.
+        Source: KIP-392, ``RackAwareReplicaSelector``.
         """
         if rack_of(self._node_id) == rack:
             return NO_NODE
@@ -261,7 +261,7 @@ class LeaderState:
         return max(found, key=lambda each: (each.log_end_offset, each.caught_up_ms)).node if found else NO_NODE
 
     def low_watermark(self, own_log_start: Offset) -> Offset:
-        """The smallest log start offset of this and every live replica (``Partition.lowWatermarkIfLeader``)."""
+        """Return the smallest log start offset of this and every live replica (``Partition.lowWatermarkIfLeader``)."""
         low = own_log_start
         for follower in self.followers.values():
             if follower.log_start_offset < low and self._broker_epoch_of(follower.node) >= 0:
@@ -271,7 +271,7 @@ class LeaderState:
     # --- ISR ----------------------------------------------------------------------------------------
 
     def propose_expansion(self, node: NodeId, high_watermark: Offset) -> IsrProposal | None:
-        """After a fetch of ``node``: ask to admit it if it is in sync and may join."""
+        """After a fetch from ``node``: ask to admit it if it is in sync and may join."""
         isr = self.isr
         if isr.proposal is not None or node in isr.maximal:
             return None
@@ -286,7 +286,8 @@ class LeaderState:
         return self.propose((*isr.committed, node))
 
     def propose_waiting(self, high_watermark: Offset, now_ms: int) -> IsrProposal | None:
-        """Without a fetch: ask to admit a follower that keeps up, but could not be proposed when it was heard from."""
+        """Without a fetch: ask to admit a follower that keeps up, but could not be proposed when it was last heard
+        from."""
         isr = self.isr
         if isr.proposal is not None or len(isr.maximal) > len(self.followers):
             return None
@@ -298,7 +299,7 @@ class LeaderState:
         return None
 
     def propose_shrink(self, now_ms: int) -> IsrProposal | None:
-        """Ask to drop the members that lag."""
+        """Ask to drop the lagging members."""
         isr = self.isr
         if isr.proposal is not None:
             return None
@@ -308,11 +309,11 @@ class LeaderState:
         return self.propose(tuple(node for node in isr.committed if node not in lagging))
 
     def propose(self, isr: tuple[NodeId, ...]) -> IsrProposal:
-        """Ask for ``isr``, each member under its currently known broker epoch."""
+        """Propose ``isr``, each member with its currently known broker epoch."""
         return self.isr.propose(tuple(IsrMember(node, self._broker_epoch(node)) for node in isr))
 
     def lagging(self, now_ms: int) -> frozenset[NodeId]:
-        """Committed members, except the leader, that have been behind for longer than the lag time."""
+        """Return committed members, except the leader, that have been behind for longer than the lag time."""
         end = self._log.log_end_offset
         return frozenset(
             node
@@ -322,7 +323,7 @@ class LeaderState:
         )
 
     def is_settled(self) -> bool:
-        """Whether every replica is in the ISR and at the leader's end, so that nobody need check for lag."""
+        """Return whether every replica is in the ISR and at the leader's end, so that no lag check is needed."""
         end = self._log.log_end_offset
         return (
             self.isr.proposal is None
@@ -331,7 +332,7 @@ class LeaderState:
         )
 
     def _broker_epoch(self, node: NodeId) -> BrokerEpoch:
-        """The broker epoch to name for an ISR member: the one it fetched under, else the metadata's."""
+        """Return the broker epoch to name for an ISR member: the one in its fetches, else the metadata's."""
         if node != self._node_id and (follower := self.followers.get(node)) is not None and follower.broker_epoch >= 0:
             return follower.broker_epoch
         return self._broker_epoch_of(node)

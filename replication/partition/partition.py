@@ -1,9 +1,9 @@
 """One replica of one partition on this node: its role, its high watermark, and its rights under each epoch.
 
 Pure over a :class:`~tidelog.storage.log.log.Log`; the shell (:mod:`tidelog.replication.partition.replica`,
-:mod:`tidelog.replication.manager`) brings requests and time, and wakes the waiters.
+:mod:`tidelog.replication.manager`) passes in requests and time, and wakes the waiters.
 
-Roles and what moves between them:
+Roles and transitions:
 
 ===========  =============================================================  =====================
 from         news                                                           to
@@ -17,8 +17,8 @@ leader       :meth:`Partition.resign` (the broker is fenced or stops)       idle
 any          :meth:`Partition.fail` (its directory failed)                  offline, until removed
 ===========  =============================================================  =====================
 
-The high watermark outlives roles and only rises, except when records below it are cut away; that happens only after an
-unclean election.
+The high watermark survives role changes and only rises, except when records below it are truncated; that happens only
+after an unclean election.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ class Fetched(enum.Enum):
     STALE = "stale"
     """Not an answer to a request under the current epoch: ask again."""
     DAMAGED = "damaged"
-    """The data are not whole batches: ask again after a pause. The second time, the leader checks its records first."""
+    """The data are not whole batches: ask again after a pause. The second time, the leader first checks its records."""
     RETRY = "retry"
     """Refused for now: ask again after a pause."""
 
 
 @dataclass(slots=True)
 class PartitionCounts:
-    """Events of one replica that operators want to see."""
+    """Counts of one replica's events, for operators."""
 
     truncations: int = 0
     truncations_below_high_watermark: int = 0
     duplicates: int = 0
-    """Appends that were in the log already, because a producer sent them again."""
+    """Appends already in the log, because a producer sent them again."""
     nearby_reads: int = 0
     """Consumers' fetches that this replica answered with records as a follower."""
 
@@ -128,9 +128,9 @@ class Partition:
         self.leading: LeaderState | None = None
         self.following: FollowerState | None = None
         self._refused: tuple[Offset, Refusal] | None = None
-        """Where the log ended when a leader's records were last refused, and why; in this role."""
+        """The log's end when a leader's records were last refused, and the reason; in this role."""
         self._damaged_at = Offset(-1)
-        """Where the log ended when a leader last sent damaged records for that position."""
+        """The log's end when a leader last sent damaged records for that position."""
         self.offline = False
         self.counts = PartitionCounts()
         self.state = state
@@ -139,11 +139,11 @@ class Partition:
     # --- role -----------------------------------------------------------------------------------
 
     def begin(self, now_ms: int) -> RoleChange:
-        """Take up the first state's role."""
+        """Take the first state's role."""
         return self._take_role(now_ms)
 
     def update(self, state: PartitionState, now_ms: int) -> RoleChange:
-        """Apply newer news from the controller; older news changes nothing."""
+        """Apply a newer state from the controller; older states change nothing."""
         known = self.state
         assert state.key == known.key
         if state.leader_epoch < known.leader_epoch or state.partition_epoch < known.partition_epoch:
@@ -187,11 +187,11 @@ class Partition:
         self.leading = None
 
     def leave(self) -> None:
-        """This replica is not served here any more."""
+        """Stop serving this replica."""
         self.leading = self.following = None
 
     def fail(self) -> None:
-        """The log's directory is gone."""
+        """Note that the log's directory has failed."""
         self.offline = True
         self.leading = self.following = None
 
@@ -206,7 +206,7 @@ class Partition:
 
     @property
     def min_isr(self) -> int:
-        """Effective ``min.insync.replicas``: never more than there are replicas (KIP-966)."""
+        """Effective ``min.insync.replicas``: at most the number of replicas (KIP-966)."""
         state = self.state
         wanted, there = state.config.min_insync_replicas, len(state.replicas)
         if state.adding or state.removing:
@@ -215,7 +215,7 @@ class Partition:
 
     @property
     def vouched_end(self) -> Offset:
-        """The offset up to which this replica vouches for its records: its log end, less records that
+        """The offset up to which this replica acknowledges its records: its log end, less records that
         ``flush.messages`` still wants on disk. So an acknowledged record is durable on each replica that acknowledged
         it."""
         return self.log.acknowledgeable_offset
@@ -227,7 +227,7 @@ class Partition:
         return log.acknowledgeable_offset < log.log_end_offset
 
     def led(self, leader_epoch: LeaderEpoch) -> LeaderState | Refusal:
-        """The leadership, if this node leads under the epoch in a request (-1: any).
+        """Return the leadership, if this node leads under the epoch in a request (-1: any).
 
         Source: ``Partition.getLocalLog`` and ``checkCurrentLeaderEpoch`` (KIP-320).
         """
@@ -248,8 +248,8 @@ class Partition:
         return self.leading
 
     def serves(self, leader_epoch: LeaderEpoch, *, nearby: bool) -> LeaderState | FollowerState | Refusal:
-        """As :meth:`led`, for a consumer's fetch; ``nearby``: a follower will do, because the consumer asked for a
-        replica in its rack (KIP-392)."""
+        """Like :meth:`led`, for a consumer's fetch; ``nearby``: a follower also serves, because the consumer asked for
+        a replica in its rack (KIP-392)."""
         leading = self.led(leader_epoch)
         if nearby and isinstance(leading, Refusal) and leading.code is ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return self.following or leading
@@ -284,8 +284,8 @@ class Partition:
         return appended
 
     def import_batches(self, data: bytes, now_ms: int, wall_ms: int) -> LogAppend | Refusal:
-        """Append a backup's or a link's batches at the offsets that they have, which may leave some out; batches before
-        the log's end are passed over. They bear this leader's epoch from now on. Only their CRCs are checked."""
+        """Append a backup's or a link's batches at their existing offsets, which may have gaps; batches before the
+        log's end are skipped. They get this leader's epoch. Only their CRCs are checked."""
         leading = self.leading
         assert leading is not None
         if (in_sync := len(leading.isr.committed)) < self.min_isr:
@@ -310,14 +310,14 @@ class Partition:
     def check_marker(
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, bears_next_epoch: bool
     ) -> Refusal | None:
-        """Why a transaction's marker must not be appended; see :mod:`tidelog.storage.producers.state`."""
+        """Return why a transaction's marker must not be appended; see :mod:`tidelog.storage.producers.state`."""
         leading = self.led(LeaderEpoch(-1))
         if isinstance(leading, Refusal):
             return leading
         return self.log.producers.check_marker(producer_id, epoch, coordinator_epoch, bears_next_epoch=bears_next_epoch)
 
     def advance(self, now_ms: int) -> bool:
-        """Raise the high watermark as far as the followers' positions allow. True if it rose."""
+        """Raise the high watermark as far as the followers' positions allow. Returns whether it rose."""
         leading = self.leading
         if leading is None:
             return False
@@ -329,7 +329,7 @@ class Partition:
         return True
 
     def commit_error(self) -> ErrorCode:
-        """The answer for a batch that the high watermark has passed (``checkEnoughReplicasReachOffset``)."""
+        """Return the answer for a batch that the high watermark has passed (``checkEnoughReplicasReachOffset``)."""
         leading = self.leading
         if leading is None:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -340,7 +340,7 @@ class Partition:
     def follower_fetch(
         self, node: NodeId, broker_epoch: BrokerEpoch, item: FetchPartition, now_ms: int, contact: FollowerContact
     ) -> Diverging | Refusal | None:
-        """A follower names its position; ``None``: it is good, and the high watermark may have risen."""
+        """Note the position that a follower names; ``None``: it is valid, and the high watermark may have risen."""
         leading = self.led(item.current_leader_epoch)
         if isinstance(leading, Refusal):
             return leading
@@ -355,13 +355,13 @@ class Partition:
         return log.read(offset, bytes_max, offset_end=log.log_end_offset, at_least_one=at_least_one)
 
     def read_error(self, refusal: Refusal) -> ErrorCode:
-        """The answer to a consumer for unreadable records: it is worth a wait if the damage may still be mended."""
+        """Return the error for unreadable records: retriable if the damage may still be mended."""
         if refusal.code is ErrorCode.CORRUPT_MESSAGE and self.log.mendable:
             return ErrorCode.KAFKA_STORAGE_ERROR
         return refusal.code
 
     def fetchable_end(self, read_committed: bool) -> Offset:
-        """The offset before which a consumer may read."""
+        """Return the offset before which a consumer may read."""
         return self.last_stable_offset if read_committed else self.high_watermark
 
     @property
@@ -370,7 +370,7 @@ class Partition:
         return self.log.last_stable_offset(self.high_watermark)
 
     def latest_offset(self, read_committed: bool) -> Offset | Refusal:
-        """The offset that "latest" means to a client; unknown until the high watermark has reached this epoch
+        """Return the offset that "latest" means to a client; unknown until the high watermark has reached this epoch
         (KIP-207)."""
         leading = self.leading
         if leading is None:
@@ -395,14 +395,14 @@ class Partition:
         return None if self.leading is None else self.leading.propose_shrink(now_ms)
 
     def propose_recovered(self) -> IsrProposal | None:
-        """After an unclean election: tell the controller, by naming the ISR as it is, that we recovered (KIP-704)."""
+        """After an unclean election: report the recovery to the controller by naming the current ISR (KIP-704)."""
         leading = self.leading
         if leading is None or not self.state.leader_recovery or leading.isr.proposal is not None:
             return None
         return leading.propose(leading.isr.committed)
 
     def isr_committed(self, isr: tuple[NodeId, ...], leader_epoch: LeaderEpoch, epoch: PartitionEpoch) -> bool:
-        """The controller answered that this is the ISR. Returns False if the answer is stale."""
+        """Apply the ISR in the controller's answer. Returns False if the answer is stale."""
         leading = self.leading
         if leading is None or leader_epoch != leading.epoch:
             return False
@@ -411,7 +411,7 @@ class Partition:
     # --- as follower ------------------------------------------------------------------------------
 
     def take(self, item: FetchedPartition, wall_ms: int) -> Fetched:
-        """Apply the leader's answer: append, cut, or move the watermark and the log's start.
+        """Apply the leader's answer: append, truncate, or move the watermark and the log's start.
 
         Only answers under the current epoch count: late answers from a deposed leader are dropped unread. Raises the
         log's errors when its disk fails.
@@ -450,7 +450,7 @@ class Partition:
         return Fetched.MOVED if moved else Fetched.NOTHING_NEW
 
     def _not_taken(self, refusal: Refusal, leader: NodeId) -> Fetched:
-        """Decide about records that the log refused."""
+        """Handle records that the log refused."""
         if refusal.code is not ErrorCode.CORRUPT_MESSAGE:
             return Fetched.RETRY
         end = self.log.log_end_offset
@@ -466,14 +466,15 @@ class Partition:
         return Fetched.DAMAGED
 
     def forget_refusal(self) -> None:
-        """A new stream to the leader: its first answer on it is unchecked, because it has not been asked before."""
+        """Forget the last refusal on a new stream to the leader: its first answer there is unchecked, because nothing
+        was asked again on it yet."""
         self._refused = None
 
     def _is_leaders_gap(self, refusal: Refusal) -> bool:
-        """Whether the leader's own log lacks the next records: asked again, and now checking what it sends, it left out
-        the same offsets.
+        """Return whether the leader's own log lacks the next records: on the second request it checks what it sends,
+        and it left out the same offsets again.
 
-        That happens with a topic that is no longer compacted. The first time it may be a stray answer, or damage.
+        That happens if a topic is no longer compacted. The first time it may be a stray answer, or damage.
         """
         refused = (self.log.log_end_offset, refusal)
         again = refused == self._refused

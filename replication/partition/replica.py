@@ -1,7 +1,7 @@
-"""A partition's replica on this node, with everything that waits on it.
+"""A partition's replica on this node, with everything that waits for it.
 
-The pure :class:`~tidelog.replication.partition.partition.Partition` decides; after anything that may have moved
-it, :meth:`Replica.settle` wakes exactly those whose offset has been reached.
+The pure :class:`~tidelog.replication.partition.partition.Partition` decides; after any possible progress,
+:meth:`Replica.settle` wakes exactly the waiters whose offset has been reached.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from tidelog.replication.partition.waiters import OffsetQueue, PendingAppend
 
 
 class FollowerWatch(Protocol):
-    """A follower's stream that fetches this partition. All three only note; the stream wakes later, once."""
+    """A follower's stream that fetches this partition. The methods only take note; the stream wakes later, once."""
 
     def log_moved(self) -> None:
-        """There are records past the follower's position, or this node may lead no longer."""
+        """Note that there are records past the follower's position, or that this node may no longer lead."""
 
     def marks_moved(self) -> None:
-        """The high watermark or the log's start moved; this may travel with the next answer."""
+        """Note that the high watermark or the log's start moved; this may travel with the next answer."""
 
 
 class ReachWatch(Protocol):
-    """Something that waits for a partition's progress: a consumer's fetch, a deletion of records."""
+    """Waits for a partition's progress: a consumer's fetch, a deletion of records."""
 
     def reached(self, replica: Replica) -> None:
-        """The readable end, a follower's position, or the role of ``replica`` changed."""
+        """Note that the readable end, a follower's position, or the role of ``replica`` changed."""
 
 
 class Verification(Protocol):
     """Batches that wait for their transaction's coordinator."""
 
     def role_left(self, error: ErrorCode) -> None:
-        """This node stopped leading: do not append them."""
+        """Drop the batches, because this node stopped leading."""
 
 
 class Replica:
-    """One writer for the partition and its waiters: the event loop's thread."""
+    """A replica with its waiters. Only the event loop's thread writes it."""
 
     __slots__ = (
         "_changed_high_watermarks",
@@ -84,7 +84,7 @@ class Replica:
         self._changed_high_watermarks = changed_high_watermarks
 
     def log_moved(self) -> None:
-        """Records were appended here as leader: tell the followers' streams."""
+        """Tell the followers' streams that records were appended here as leader."""
         for watch in self.followers.values():
             watch.log_moved()
 
@@ -109,14 +109,14 @@ class Replica:
             self._wake(self.purges)
 
     def log_start_moved(self) -> None:
-        """The log's start was moved here as leader: followers learn it with their next answer."""
+        """Note that the log's start was moved here as leader: followers learn it with their next answer."""
         for watch in self.followers.values():
             watch.marks_moved()
 
     def left_role(self, error: ErrorCode) -> None:
-        """This node stopped leading: no waiter may get a success any more.
+        """Fail all waiters, because this node stopped leading: none may succeed any more.
 
-        Their records may survive with the next leader or be cut away: the outcome is unknown, and a retry under the
+        Their records may survive with the next leader or be truncated: the outcome is unknown, and a retry with the
         same sequence numbers settles it.
         """
         for queue in (self.committing, self.vouching):
@@ -130,11 +130,11 @@ class Replica:
             watch.log_moved()
 
     def wake_consumers(self) -> None:
-        """Something else than the partition has changed for consumers."""
+        """Wake consumers for a change outside the partition."""
         self._wake(self.consumers)
 
     def refused(self, error: ErrorCode, message: str = "", records: tuple[int, ...] = ()) -> ProducedPartition:
-        """The answer with ``error``; names the leader if that helps (KIP-951)."""
+        """Return the answer with ``error``; it names the leader if that helps (KIP-951)."""
         state = self.partition.state
         return ProducedPartition(
             self.key.topic_id,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class TopicTraffic:
-    """Its replicas here share it; it goes with the last of them."""
+    """Shared by a topic's replicas here, and dropped with the last of them."""
 
     name: str
     records_in: int = 0

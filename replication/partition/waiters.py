@@ -15,22 +15,22 @@ from tidelog.model.ids import Offset
 from tidelog.proto.transport.frames import ProducedPartition
 
 Produced = list[ProducedPartition] | asyncio.Future[list[ProducedPartition]]
-"""One answer per partition of a produce call, in its order, available now or later. A future for available answers
-would cost a small call a tenth of its time."""
+"""One answer per partition of a produce call, in its order, available now or later. A future for answers that are
+already available would cost a small call a tenth of its time."""
 
 
 class OffsetQueue:
     """Pending appends of one partition, in order of the offset that each needs.
 
-    Offsets are needed in the order of appending, except those of duplicates (an idempotent producer
-    that sent a batch again), which go where they belong.
+    Offsets arrive in the order of appending, except those of duplicates (an idempotent producer sent a batch again),
+    which are inserted in order.
     """
 
     __slots__ = ("entries",)
 
     def __init__(self) -> None:
         self.entries: list[PendingAppend] = []
-        """Others may look whether it is empty; only this class changes it."""
+        """Others may check whether it is empty; only this class changes it."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -43,7 +43,7 @@ class OffsetQueue:
             entries.insert(bisect_right(entries, entry.required, key=_required), entry)
 
     def reached(self, offset: Offset) -> Sequence[PendingAppend]:
-        """Take out those that need no more than ``offset``."""
+        """Remove and return the waiters that need at most ``offset``."""
         entries = self.entries
         if not entries or entries[0].required > offset:
             return ()
@@ -57,14 +57,14 @@ class OffsetQueue:
         self.entries.remove(entry)
 
     def drain(self) -> Sequence[PendingAppend]:
-        """Take out all."""
+        """Remove and return all waiters."""
         taken = self.entries
         self.entries = []
         return taken
 
 
 class AppendQueue(Protocol):
-    """Where pending appends wait."""
+    """A queue of pending appends."""
 
     def add(self, entry: PendingAppend) -> None: ...
 
@@ -75,8 +75,8 @@ class AppendQueue(Protocol):
 class PendingAppend:
     """One partition of a produce call that was appended and must not be acknowledged yet.
 
-    ``required`` is the offset after its last record. ``success`` is the answer when that is reached; ``timed_out``
-    makes the answer if it takes too long.
+    ``required`` is the offset after its last record. ``success`` is the answer when that offset is reached;
+    ``timed_out`` builds the answer if it takes too long.
     """
 
     required: Offset
@@ -87,7 +87,7 @@ class PendingAppend:
     timed_out: Callable[[PendingAppend], ProducedPartition]
 
     def answer(self, result: ProducedPartition) -> None:
-        """The entry has left its queue: hand in its result."""
+        """Report the result of an entry that has left its queue."""
         self.wait.settle(self, result)
 
 
@@ -109,7 +109,7 @@ class ProduceWait:
     """One produce call with all its partitions: one future, resolved once, when the last is answered.
 
     At the call's timeout, open entries are answered by their ``timed_out``. If a caller cancels the future, the call is
-    forgotten at once.
+    forgotten immediately.
     """
 
     __slots__ = ("_budget", "_pending", "_results", "_timer", "future")
@@ -123,7 +123,7 @@ class ProduceWait:
         self.future: asyncio.Future[list[ProducedPartition]] = asyncio.get_running_loop().create_future()
 
     def begin(self, pending: list[PendingAppend], timeout_ms: int) -> None:
-        """Queue every pending entry and start the clock."""
+        """Queue every pending entry and start the timer."""
         self._pending = pending
         self._budget.waiting += len(pending)
         for entry in pending:

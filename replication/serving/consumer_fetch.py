@@ -1,7 +1,7 @@
 """One fetch of a consumer, from its arrival to its answer.
 
-It looks at its partitions, waits if that is not enough, and answers; many partitions are looked at, and answered, in
-slices. A partition that has moved meanwhile is read on at once.
+It reads its partitions, waits if that is not enough, and answers; many partitions are read, and answered, in slices. If
+a partition moves meanwhile, its read continues immediately.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tidelog.storage.segments.log_read import LogSpan
 ReadFailed = Callable[[Replica, LogDirFailed], None]
 _NO_PIECES: Final[list[Buffer]] = []
 _NO_SPANS: Final[list[RecordsInFile]] = []
-"""Most partitions of a large fetch have nothing: no list is made for them, and nothing is added to these."""
+"""Most partitions of a large fetch have no data: they share this list, and nothing is added to it."""
 
 
 class Wanted(Protocol):
-    """A partition and the position in it, as a request or a session has them."""
+    """A partition and the position in it, as a request or a session holds them."""
 
     @property
     def topic_id(self) -> TopicId: ...
@@ -47,7 +47,7 @@ class Wanted(Protocol):
 
 
 class Owner(Protocol):
-    """What all fetches of a node share."""
+    """State shared by all fetches of a node."""
 
     replicas: Mapping[TopicIdPartition, Replica]
     settings: ReplicationSettings
@@ -75,9 +75,9 @@ class Part:
         self.spans = _NO_SPANS
         self.size = 0
         self.epoch = NO_LEADER_EPOCH if replica is None else replica.partition.leader_epoch
-        """The partition's when the fetch came."""
+        """The partition's epoch when the fetch arrived."""
         self.cut = False
-        """There is more to read than fits."""
+        """Whether there is more to read than fits."""
         self.answer: FetchedPartition | None = None
         """Set if this partition's answer is final: an error or a divergence."""
 
@@ -87,7 +87,7 @@ class Part:
 
 
 class ConsumerFetch:
-    """See the module. It keeps its data, so no byte is read twice."""
+    """See the module. It keeps its data, so that it reads no byte twice."""
 
     __slots__ = (
         "_bytes_left",
@@ -116,7 +116,7 @@ class ConsumerFetch:
         self._is_looking = True
         self._waits = False
         self._is_final = False
-        """Some partition has its final answer."""
+        """Whether some partition has its final answer."""
         self._cut: dict[Part, None] = {}
         self._parts: list[Part] = []
         self._sliced: Sliced[FetchResponse] = Sliced(self._steps())
@@ -142,7 +142,7 @@ class ConsumerFetch:
     # --- Looking --------------------------------------------------------------------------------------
 
     def _look_at_all(self) -> Steps[None]:
-        """Read what there is. Where others have their turn meanwhile, each partition is watched from now on."""
+        """Read the available records. If others get their turn meanwhile, each partition is watched from now on."""
         replicas, watches = self._owner.replicas, len(self._request.partitions) > SLICE
         for number, item in enumerate(self._request.partitions, 1):
             part = Part(self, item, replicas.get(TopicIdPartition(item.topic_id, item.partition)))
@@ -157,7 +157,8 @@ class ConsumerFetch:
         return bool(self._parts) and not self._is_enough() and self._owner.may_wait(self._size)
 
     def _is_enough(self) -> bool:
-        """What did not fit as a whole batch counts too, as in Kafka's ``DelayedFetch.tryComplete``."""
+        """Return whether there is enough to answer. A batch that did not fit counts too, as in Kafka's
+        ``DelayedFetch.tryComplete``."""
         if self._size >= self._bytes_min or self._is_final:
             return True
         rooms = ((part.size, min(part.item.bytes_max, self._bytes_left)) for part in self._cut)
@@ -186,13 +187,13 @@ class ConsumerFetch:
                 part.replica.consumers[part] = None
 
     def moved(self, part: Part) -> None:
-        """The readable end, a follower's position, or the role of the partition's replica changed."""
+        """Note that the readable end, a follower's position, or the role of the partition's replica changed."""
         if not (self._is_looking or self._waits):
             part.cut = True
             return
         self._read(part)
         if not self._waits:
-            return  # answered meanwhile: a failed read has ended every wait on its directory
+            return  # already answered: a failed read has ended every wait on its directory
         self._hold()
         if self._is_enough() or self._owner.held_bytes > self._owner.settings.fetch_held_bytes_max:
             self._sliced.go_on()
@@ -204,7 +205,7 @@ class ConsumerFetch:
     # --- Reading --------------------------------------------------------------------------------------
 
     def _read(self, part: Part) -> None:
-        """Read on in one partition as far as it has become readable."""
+        """Continue to read one partition as far as it has become readable."""
         if part.answer is None:
             part.answer = self._read_on(part)
         if part.answer is not None:
@@ -215,7 +216,7 @@ class ConsumerFetch:
             self._cut.pop(part, None)
 
     def _read_on(self, part: Part) -> FetchedPartition | None:
-        """Returns the answer if it is final."""
+        """Continue to read; return the answer if it is final."""
         replica, item = part.replica, part.item
         if replica is None:
             return FetchedPartition(item.topic_id, item.partition, ErrorCode.UNKNOWN_TOPIC_ID)
@@ -261,17 +262,17 @@ class ConsumerFetch:
         return None
 
     def _serving(self, part: Part, replica: Replica) -> LeaderState | FollowerState | FetchedPartition:
-        """The role in which this node serves the partition, or the answer that it does not."""
+        """Return the role in which this node serves the partition, or the answer that it does not."""
         nearby = bool(self._request.rack) and self._owner.serves_nearby
         serving = replica.partition.serves(part.item.current_leader_epoch, nearby=nearby)
         if isinstance(serving, Refusal):
             return refused_fetch(replica, serving.code)
-        if isinstance(serving, FollowerState) and serving.epoch != part.epoch:  # what was read may have been cut off
+        if isinstance(serving, FollowerState) and serving.epoch != part.epoch:  # its records may have been truncated
             return refused_fetch(replica, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return serving
 
     def _judged(self, replica: Replica, serving: LeaderState | FollowerState, item: Wanted) -> FetchedPartition | None:
-        """The final answer to a position from which nothing is read here."""
+        """Return the final answer for a position from which nothing is read here."""
         if isinstance(serving, FollowerState):
             refusal = check_position(replica.partition.log, item.fetch_offset, item.last_fetched_epoch)
             return None if refusal is None else refused_by_follower(replica, refusal.code)
@@ -295,7 +296,7 @@ class ConsumerFetch:
                 yield None
         for part, result in zip(self._parts, results, strict=True):
             if result.in_files:
-                part.spans = _NO_SPANS  # now the answer's
+                part.spans = _NO_SPANS  # the answer owns them now
         return results
 
     def _result(self, part: Part) -> FetchedPartition:
@@ -318,7 +319,7 @@ class ConsumerFetch:
         return fetched(part.replica, part.pieces, aborted, part.spans)
 
     def _leave(self) -> None:
-        """Answered or cancelled: nobody may wake this again, and the data that no answer holds are released."""
+        """Stop watching after the answer or a cancellation, and release data that no answer holds."""
         self._is_looking = False
         self._unwatch()
         for part in self._parts:

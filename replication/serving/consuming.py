@@ -1,11 +1,11 @@
 """Consumers' fetches: read below the high watermark, or wait for it to rise, and read each byte once.
 
-A consumer that names its rack may be told a follower there to read from, and a follower serves it as a leader does, up
+A leader may direct a consumer that names its rack to a follower there, and the follower serves it as a leader does, up
 to its own high watermark (KIP-392).
 
-With ``read_committed`` the last stable offset takes the place of the high watermark. It rises only with the high
-watermark, because a transaction is decided here once its marker is committed. The answer names the aborted transactions
-among its records.
+With ``read_committed`` the last stable offset replaces the high watermark. It rises only with the high watermark,
+because a transaction is decided here once its marker is committed. The answer names the aborted transactions among its
+records.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Consuming:
         """With ``rack_of``, leaders send consumers to followers in their racks."""
         self.rack_of = rack_of
         self.serves_nearby = True
-        """Whether followers here serve consumers of their rack; not while this broker may be cut off."""
+        """Whether followers here serve consumers in their rack; not while this broker may be cut off."""
         self.replicas = replicas
         self.settings = settings
         self.failed = failed
@@ -48,12 +48,11 @@ class Consuming:
         self.bytes = 0
 
     def fetch(self, request: FetchRequest, *, in_files: bool = False) -> asyncio.Future[FetchResponse]:
-        """Answer at once if there is enough, an error, or no wish to wait; otherwise once there is enough.
+        """Answer immediately if there is enough data, an error, or no allowed wait; otherwise once there is enough.
 
-        "Enough" is ``bytes_min``. The answer is cut at the smaller of the request's ``bytes_max`` and
-        ``fetch_max_bytes``, except that the first batch is always whole; a full answer is always enough.
-        ``in_files``: the records stay in their files; the answer's receiver releases them. A cancelled future has
-        released its own.
+        "Enough" is ``bytes_min``. The answer is limited to the smaller of the request's ``bytes_max`` and
+        ``fetch_max_bytes``, except that the first batch is always whole; a full answer is always enough. ``in_files``:
+        the records stay in their files; the answer's receiver releases them. Cancelling the future releases its own.
         """
         if request.replica_id == ANY_REPLICA:
             answered: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
@@ -64,13 +63,13 @@ class Consuming:
     def fetch_standing(
         self, standing: Standing, request: FetchRequest, *, in_files: bool = False
     ) -> asyncio.Future[FetchResponse]:
-        """The same for the partitions of a session that may have something to say; the request names none. A fetch
-        that waits for this session is answered first."""
+        """Like :meth:`fetch`, for the partitions of a session that may have news; the request names none. A waiting
+        fetch of the same session is answered first."""
         return StandingFetch(self, standing, request, in_files).begin()
 
     def _read_any(self, request: FetchRequest) -> FetchResponse:
         """Read from replicas here, whatever their role, up to their high watermark, and always check CRCs: for other
-        replicas that mend themselves."""
+        replicas' mending."""
         left, found = min(request.bytes_max, self.settings.fetch_max_bytes), []
         for item in request.partitions:
             found.append(self._read_one(item, left))

@@ -1,4 +1,4 @@
-"""Records that come from a backup or by a link: appended by the leader at the offsets that they have."""
+"""Records from a backup or a link: the leader appends them at their existing offsets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidelog.replication.partition.replica import Replica
 from tidelog.storage.disk.log_errors import LogDirFailed
 
 BULK_BYTES: Final = 256 * 1024
-"""A request of so many bytes is taken for one of many."""
+"""A request with this many bytes counts as part of a bulk import."""
 BULK_FLUSH_MS: Final = 250
-"""How long such records may wait before they begin to go to disk. Else gigabytes of them would, all at once, when the
-kernel wants the memory."""
+"""How long such records may wait before their flush begins. Otherwise the kernel would write gigabytes of them together
+when it needs the memory."""
 
 
 class Importing:
@@ -35,7 +35,7 @@ class Importing:
         failed: Callable[[Replica, LogDirFailed], None],
     ) -> None:
         """``committed`` waits for a partition's high watermark; ``appended`` is called for each partition that grew,
-        ``flush`` brings one to disk, ``failed`` is called for a log with a failed disk."""
+        ``flush`` flushes one, and ``failed`` is called for a log whose disk failed."""
         self._replicas = replicas
         self._clock = clock
         self._committed = committed
@@ -44,7 +44,7 @@ class Importing:
         self._failed = failed
 
     async def take(self, request: ImportRecordsRequest) -> ImportRecordsResponse:
-        """Append now, and answer once the in-sync replicas have it. A repeated request changes nothing."""
+        """Append now, and answer once the in-sync replicas have the records. A repeated request changes nothing."""
         replica = self._replicas.get(TopicIdPartition(request.topic_id, request.partition))
         if replica is None:
             return ImportRecordsResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="no replica of it here")

@@ -47,8 +47,8 @@ def list_offsets(
     request: ListOffsetsRequest,
     failed: Callable[[Replica, LogDirFailed], None],
 ) -> ListOffsetsResponse:
-    """Answer ListOffsets; ``failed`` gets logs whose disk failed. A partition named twice is refused, because nobody
-    could tell the answers apart (``KafkaApis.handleListOffsetRequest``)."""
+    """Answer ListOffsets; ``failed`` gets logs whose disk failed. A partition named twice is refused, because its
+    answers would be indistinguishable (``KafkaApis.handleListOffsetRequest``)."""
     results = []
     named = Counter((item.topic, item.partition) for item in request.partitions)
     for item in request.partitions:
@@ -88,8 +88,8 @@ def describe_producers(
 ) -> DescribeProducersResponse:
     """Answer DescribeProducers (KIP-664, ``ReplicaManager.activeProducerState``).
 
-    If a transaction is open here and its coordinator does not know of it, it hangs. It began at
-    ``transaction_start_offset``, and its producer was last heard from at ``last_timestamp_ms`` by this replica's clock.
+    A transaction that is open here but unknown to its coordinator hangs. It began at ``transaction_start_offset``, and
+    its producer was last heard from at ``last_timestamp_ms`` by this replica's clock.
     """
     results = []
     for item in request.partitions:

@@ -1,9 +1,9 @@
-"""Transaction markers: appended as they come, answered when they are committed.
+"""Transaction markers: appended on arrival, answered when they are committed.
 
 A marker is a control batch, appended on behalf of a transaction coordinator; no client can send one. The partition's
-producer state judges it first (:mod:`tidelog.storage.producers.state`). A log that a link fills gets none from here.
-Otherwise a repeated marker is appended again, and so is one for a transaction that is not open; neither does harm.
-Source: Kafka's ``KafkaApis.handleWriteTxnMarkersRequest``.
+producer state checks it first (:mod:`tidelog.storage.producers.state`). The log of a link's target gets no markers from
+here. Otherwise a repeated marker is appended again, and so is one for a transaction that is not open; both are
+harmless. Source: Kafka's ``KafkaApis.handleWriteTxnMarkersRequest``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SECOND_PROTOCOL: Final = 2
 
 
 class _PartitionMarkers:
-    """One partition of a request with the markers that go there; ``slots``: where their answers go."""
+    """One partition's markers in a request; ``slots``: where their answers go."""
 
     __slots__ = ("at", "markers", "slots")
 
@@ -71,9 +71,9 @@ class Marking:
     def write(self, request: WriteTxnMarkersRequest) -> asyncio.Future[WriteTxnMarkersResponse]:
         """Append now, in order; the future yields an answer for each marker and partition once all are known.
 
-        NONE: committed. TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final; the others may be
-        tried again, REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND although the marker is in the log.
-        Cancelling the future forgets the answer, not the markers.
+        NONE: committed. TRANSACTION_COORDINATOR_FENCED and INVALID_PRODUCER_EPOCH are final; the others may be retried,
+        even REQUEST_TIMED_OUT and NOT_ENOUGH_REPLICAS_AFTER_APPEND, although the marker is then in the log. Cancelling
+        the future forgets the answer, not the markers.
         """
         future: asyncio.Future[WriteTxnMarkersResponse] = asyncio.get_running_loop().create_future()
         answers = [[ErrorCode.NONE] * len(marker.partitions) for marker in request.markers]
@@ -87,7 +87,7 @@ class Marking:
         results: list[ProducedPartition] = []
         waiting: list[tuple[int, Replica, Offset]] = []
         told: list[list[tuple[int, int]]] = []
-        """For each result, the answers that it decides."""
+        """For each result, the answers that depend on it."""
         grown: list[Replica] = []
         full = self._budget.waiting + len(by_partition) > self._budget.maximum
         for part in by_partition.values():
@@ -135,8 +135,8 @@ class Marking:
     def _append(
         self, part: _PartitionMarkers, answers: list[list[ErrorCode]]
     ) -> tuple[Replica, Offset, list[tuple[int, int]]] | None:
-        """Append a partition's markers, if they are allowed; returns the offset that must be committed, and the answers
-        that depend on it."""
+        """Append a partition's markers, if allowed; return the offset that must be committed, and the answers that
+        depend on it."""
         replica = self._replicas.get(part.at)
         if replica is None:
             refuse(answers, part.slots, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -146,7 +146,7 @@ class Marking:
         required = Offset(-1)
         slots: list[tuple[int, int]] = []
         try:
-            # One after the other, because each is judged by the state that the one before it left.
+            # In sequence, because each marker is checked against the state that the previous one left.
             for marker, slot in zip(part.markers, part.slots, strict=True):
                 refusal = partition.check_marker(
                     marker.producer_id,
@@ -156,7 +156,7 @@ class Marking:
                 )
                 if refusal is None and partition.state.config.link_name:
                     if not partition.log.producers.is_open(marker.producer_id):
-                        continue  # of a transaction whose records were refused here; the log stays the source's
+                        continue  # from a transaction whose records were refused here; the log remains the source's
                     if partition.state.config.takes_link:
                         refusal = Refusal(ErrorCode.INVALID_REQUEST, "its source ends this transaction")
                 outcome = refusal or partition.append(

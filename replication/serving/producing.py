@@ -1,4 +1,4 @@
-"""Produce calls: append in order at the call, answer when the batches are as safe as requested.
+"""Produce calls: append in order during the call, answer when the batches are as safe as requested.
 
 The first batch of a transaction in a partition is appended later, once its coordinator knows of it: see
 :mod:`tidelog.replication.serving.verifying`.
@@ -21,8 +21,8 @@ from tidelog.replication.serving.verifying import Asking, GuardedAppend, Verify,
 from tidelog.storage.disk.log_errors import LogDirFailed
 
 BATCHES_MAX: Final = 10_000
-"""Batches of one request, over all its partitions; each costs time on the event loop, however small. Clients send one
-for a partition."""
+"""Most batches in one request, over all its partitions; each costs time on the event loop, however small. Clients send
+one per partition."""
 
 
 class Producing:
@@ -39,8 +39,8 @@ class Producing:
         verify: Verify | None,
         spawn: Callable[[Coroutine[Any, Any, None], str], object],
     ) -> None:
-        """``appended`` is called for each partition that grew, ``failed`` for a log with a failed disk."""
-        # A plain tuple finds the same entry, and is made in a sixth of the time.
+        """``appended`` is called for each partition that grew, ``failed`` for a log whose disk failed."""
+        # A plain tuple finds the same entry, and is created in a sixth of the time.
         self._find = cast(Callable[[tuple[TopicId, int]], Replica | None], replicas.get)
         self._clock = clock
         self._appended = appended
@@ -52,12 +52,12 @@ class Producing:
         self.bytes = 0
 
     def produce(self, request: ProduceRequest, *, first_protocol: bool = False) -> Produced:
-        """Append now, in order; one answer per partition in the request's order, at once or by a future.
+        """Append now, in order; return one answer per partition in the request's order, immediately or by a future.
 
-        acks=all answers once the high watermark has passed the batch, acks=1 once this replica vouches for it, acks=0
-        at once. After ``timeout_ms`` the answer is REQUEST_TIMED_OUT: the batch stays in the log, and its outcome is
-        unknown. ``first_protocol``: the batches belong to transactions of the first protocol, and the client has told
-        the coordinator of the partitions.
+        acks=all answers once the high watermark has passed the batch, acks=1 once this replica acknowledges it, acks=0
+        immediately. After ``timeout_ms`` the answer is REQUEST_TIMED_OUT: the batch stays in the log, and its outcome
+        is unknown. ``first_protocol``: the batches belong to transactions of the first protocol, and the client has
+        registered the partitions with the coordinator.
         """
         acks = request.acks
         if acks not in (-1, 0, 1):
@@ -130,8 +130,8 @@ class Producing:
         unsafe: Sequence[tuple[int, Replica, Offset]],
         guarded: Sequence[tuple[int, Asking, ProducePartition, Sequence[Batch]]],
     ) -> Produced:
-        """Make the answer wait for batches that were appended and must not be acknowledged yet, and for those that will
-        be appended once their transaction is known."""
+        """Delay the answer for batches that were appended and must not be acknowledged yet, and for those that will be
+        appended once their transaction is known."""
         wait = ProduceWait(results, self.budget)
         pending: list[PendingAppend] = []
         for index, replica, required in unsafe:
@@ -182,7 +182,7 @@ class Producing:
         now_ms: int,
         wall_ms: int,
     ) -> tuple[ProducedPartition, Offset]:
-        """Append one partition's batches; returns the answer, and the offset it needs, -1 on refusal."""
+        """Append one partition's batches; return the answer, and the offset that it needs, -1 on refusal."""
         if not batches:
             text = "expected a record batch, found none"
             return replica.refused(ErrorCode.INVALID_RECORD, text), Offset(-1)

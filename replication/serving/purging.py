@@ -40,7 +40,7 @@ def delete_records(
 
 
 class PurgeCount:
-    """How many deletions wait on the node."""
+    """The number of pending deletions on the node."""
 
     __slots__ = ("maximum", "waiting")
 
@@ -50,10 +50,10 @@ class PurgeCount:
 
 
 class Purge:
-    """One partition's deletion on its way through the replicas.
+    """One partition's deletion in progress on its replicas.
 
-    Answered with the low watermark: the smallest log start of the live replicas
-    (``ReplicaManager.deleteRecords``). Its timeout is REQUEST_TIMED_OUT; the deletion goes on anyway.
+    Answered with the low watermark: the smallest log start of the live replicas (``ReplicaManager.deleteRecords``). Its
+    timeout is REQUEST_TIMED_OUT; the deletion continues anyway.
     """
 
     __slots__ = ("_count", "_epoch", "_item", "_link", "_offset", "_replica", "_timer", "future")
@@ -101,7 +101,7 @@ class Purge:
         fault = partition.state.config.link_fault(self._link) if self._link else None
         if fault is not None:
             return Refusal(ErrorCode.INVALID_REQUEST, f"{self._item.topic}: {fault}")
-        # A topic that keeps everything still allows deletion by hand; only compaction forbids it.
+        # A topic that keeps everything still allows explicit deletion; only compaction forbids it.
         if partition.state.config.compacts and not partition.state.config.deletes:
             return Refusal(
                 ErrorCode.POLICY_VIOLATION, f"expected a topic with cleanup.policy delete, found {self._item.topic}"

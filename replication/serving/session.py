@@ -1,27 +1,25 @@
-"""The serving end of a follower's stream: one per (follower, this leader), many partitions in a message.
+"""The leader's side of a follower's stream: one per (follower, this leader), many partitions per message.
 
 The stream remembers state between fetches (the idea of KIP-227's sessions), so that the cost of a message depends on
 the changes and not on the number of partitions:
 
-- A partition that the follower *names* is armed at the position named. It stays armed while answers
-  without it pass.
-- An answer that carries records, an error or a divergence for a partition disarms it: the follower
-  names it again once it has dealt with that (written, if need be flushed, or waited after an error).
-  Naming is also the acknowledgement: everything before the named offset is replicated there.
-- High watermark and log start ride with records; changed alone, they go with the next answer,
-  at the latest when the long poll ends (``replica.fetch.wait.max.ms``), and disarm nothing. A follower
-  that names a partition passes over answers from before, so what went alone goes once more after that.
-- A new fetch while one is waiting ends that wait: it is answered first, with what there is.
+- A partition that the follower *names* is armed at that position. It stays armed through answers without it.
+- An answer that carries records, an error or a divergence for a partition disarms it: the follower names it again once
+  it has processed the answer (written, flushed if necessary, or waited after an error). Naming is also the
+  acknowledgement: everything before the named offset is replicated there.
+- High watermark and log start travel with records; if they change alone, they go with the next answer, at the latest
+  when the long poll ends (``replica.fetch.wait.max.ms``), and disarm nothing. A follower that names a partition ignores
+  earlier answers, so marks sent alone are then sent once more.
+- A new fetch ends the wait of an earlier one: that one is answered first, with what is available.
 
-- If a follower names an offset again after it was sent records for it, it may have found them damaged or missing. Then
-  the leader first checks the CRC, offsets and epochs of the records that it sends, and if they are wrong it examines
-  the log there.
+- If a follower names an offset again after it was sent records for it, it may have found them damaged or missing. The
+  leader then checks the CRC, offsets and epochs of the records before it sends them, and examines the log there if they
+  are wrong.
 
 - A throttled partition whose follower is not in sync (:mod:`tidelog.replication.following.throttle`) is *held back*
-  while the throttle has no room: it is armed and waits beside those that are ready, until a timer has it looked at
-  again.
+  while the throttle has no room: it is armed and waits next to the ready ones until a timer checks it again.
 
-An append only marks its partition's entries here; one wake per turn of the event loop answers.
+An append only marks its partition's entries here; one wake-up per event loop iteration answers.
 """
 
 from __future__ import annotations
@@ -92,7 +90,7 @@ class FetchEntry:
         self.item = item
         self.armed = False
         self.doubted = False
-        """Whether the follower named an offset again after it was sent records for it."""
+        """Whether the follower named an offset again after records were sent for it."""
         self.sent_high_watermark = NO_OFFSET
         self.sent_log_start = NO_OFFSET
         self.marks_alone = False
@@ -107,7 +105,7 @@ class FetchEntry:
 
 
 class _Parked:
-    """A fetch that waits for something to say."""
+    """A fetch that waits for news."""
 
     __slots__ = ("correlation", "future", "request", "timer")
 
@@ -180,7 +178,7 @@ class ReplicaSession:
     # --- from replicas ------------------------------------------------------------------------------
 
     def data_ready(self, entry: FetchEntry) -> None:
-        """An armed entry has news; the answer goes out once this turn of the event loop is over."""
+        """Note that an armed entry has news; the answer goes out at the end of this event loop iteration."""
         if entry.replica.leader_throttled and self._is_held_back(entry):
             return
         self._ready[entry] = None
@@ -196,7 +194,7 @@ class ReplicaSession:
     # --- naming -------------------------------------------------------------------------------------
 
     def _name(self, item: FetchPartition, broker_epoch: BrokerEpoch, now_ms: int) -> None:
-        """Take the follower's position in one partition, which is also its acknowledgement."""
+        """Record the follower's position in one partition, which is also its acknowledgement."""
         key = TopicIdPartition(item.topic_id, item.partition)
         replica = self._owner.replicas.get(key)
         if replica is None:
@@ -255,14 +253,14 @@ class ReplicaSession:
     # --- throttling -----------------------------------------------------------------------------------
 
     def _throttled(self, entry: FetchEntry) -> bool:
-        """Whether the throttle now applies to this partition's records for this follower."""
+        """Return whether the throttle now applies to this partition's records for this follower."""
         if not entry.replica.leader_throttled:
             return False
         leading = entry.replica.partition.leading
         return leading is not None and self.node not in leading.isr.maximal
 
     def _is_held_back(self, entry: FetchEntry) -> bool:
-        """Whether the throttle has no room for it now; if so, a timer checks it again."""
+        """Return whether the throttle has no room for it now; if so, a timer checks it again."""
         if not self._throttled(entry):
             self._held_back.pop(entry, None)
             return False
@@ -280,7 +278,8 @@ class ReplicaSession:
         return True
 
     def _not_waited_for(self, entry: FetchEntry) -> None:
-        """The high watermark waits for a replica that is about to join, but not for one that may not catch up yet."""
+        """Exclude the follower from the high watermark's wait: that is for a replica about to join, not for one that
+        may not catch up yet."""
         partition = entry.replica.partition
         if partition.leading is not None:
             partition.leading.stopped_fetching(self.node)
@@ -306,7 +305,7 @@ class ReplicaSession:
             parked.future.set_result(self._build(parked.correlation, parked.request))
 
     def _build(self, correlation: int, request: FetchRequest) -> Frame:
-        """Ready entries, oldest first, up to the answer's size; then marks that have moved."""
+        """Build an answer from ready entries, oldest first, up to its maximum size; then add marks that have moved."""
         out = self._outbox
         self._outbox = []
         room = min(request.bytes_max, self._owner.settings.replica_fetch_response_max_bytes)
@@ -320,7 +319,7 @@ class ReplicaSession:
             answer, size = self._read(entry, room, at_least_one=sent == 0)
             if answer is None:
                 if entry.armed and size < 0:
-                    break  # its next batch does not fit behind what is already in the answer
+                    break  # its next batch does not fit after the answer's other records
                 self._ready.pop(entry, None)
                 continue
             self._ready.pop(entry, None)
@@ -337,7 +336,7 @@ class ReplicaSession:
         return encode_fetch_response(correlation, FetchResponse(ErrorCode.NONE, out))
 
     def _read(self, entry: FetchEntry, room: int, *, at_least_one: bool) -> tuple[FetchedPartition | None, int]:
-        """One entry's answer and its size; ``None`` with size 0: nothing to say, with -1: does not fit now."""
+        """Return one entry's answer and its size; ``None`` with size 0: no news, with -1: does not fit now."""
         replica, item = entry.replica, entry.item
         partition = replica.partition
         if not entry.armed:

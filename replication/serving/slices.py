@@ -1,4 +1,4 @@
-"""Long work on the event loop, in steps with other work between them, and without a task."""
+"""Long work on the event loop, in steps with other work in between, and without a task."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 T = TypeVar("T")
 
 SLICE: Final = 500
-"""Partitions of one request that are worked on before others have their turn: some 10 ms."""
+"""Partitions of one request to process before others get their turn: some 10 ms."""
 
 
 class Wait:
-    """Go on when :meth:`Sliced.go_on` is called."""
+    """Continue when :meth:`Sliced.go_on` is called."""
 
 
 WAIT: Final = Wait()
 
 Steps: TypeAlias = Generator["asyncio.Future[Any] | Wait | None", None, T]
-"""``None`` lets others have their turn; a future is waited for."""
+"""``None`` yields to other work; a future is awaited."""
 
 
 class Sliced(Generic[T]):
-    """Runs steps up to their result. A cancelled ``future`` closes them, and cancels what they wait for."""
+    """Runs steps up to their result. Cancelling ``future`` closes them, and cancels what they wait for."""
 
     __slots__ = ("_loop", "_steps", "_waited", "future")
 
@@ -34,14 +34,14 @@ class Sliced(Generic[T]):
         self.future: asyncio.Future[T] = self._loop.create_future()
 
     def begin(self) -> asyncio.Future[T]:
-        """What can be done at once is done when this returns."""
+        """Start; steps that need no wait are done on return."""
         self.go_on()
         if not self.future.done():
             self.future.add_done_callback(self._ended)
         return self.future
 
     def go_on(self, _: object = None) -> None:
-        """Take the next step."""
+        """Run the next step."""
         if self.future.done():
             return
         self._waited = None

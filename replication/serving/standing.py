@@ -1,9 +1,9 @@
 """The partitions of a fetch session (KIP-227): from one fetch to the next, the node remembers which may have changed.
 
-Each is watched at its replica. A fetch looks at those that are *due*: named anew, moved since they were last looked at,
-or answered with records or an error the last time. So an idle fetch costs next to nothing, however many partitions its
-session has. What changes without waking anybody (a log's start, the nearest replica) is noticed in turn:
-:data:`SWEPT` others are looked at besides.
+Each is watched at its replica. A fetch checks those that are *due*: newly named, moved since the last check, or
+answered with records or an error the last time. So an idle fetch costs next to nothing, however many partitions its
+session has. Changes that wake no watcher (a log's start, the nearest replica) are found by rotation: each fetch also
+checks :data:`SWEPT` others.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tidelog.replication.serving.consumer_fetch import ConsumerFetch, Owner, Par
 from tidelog.replication.serving.slices import SLICE, Steps
 
 SWEPT: Final = 50
-"""Partitions that a fetch looks at in turn, besides those that are due."""
+"""Partitions that a fetch checks in rotation, besides the due ones."""
 
 
 class Watched:
-    """One partition of a session, and what the client was last told of it."""
+    """One partition of a session, and the last state sent to the client."""
 
     __slots__ = (
         "bytes_max",
@@ -46,15 +46,15 @@ class Watched:
         self.last_fetched_epoch = LeaderEpoch(-1)
         self.bytes_max = 0
         self.mark = NO_OFFSET
-        """The high watermark that the client knows; -1: none, or it was told an error."""
+        """The high watermark that the client knows; -1: none, or it got an error."""
         self.log_start_offset = NO_OFFSET
         self.replica: Replica | None = None
-        """Where it is watched."""
+        """The replica where it is watched."""
         self.part: Part | None = None
-        """In the fetch under way, if that has looked at it."""
+        """Its part of the running fetch, if the fetch has checked it."""
 
     def reached(self, replica: Replica) -> None:
-        """Implements :class:`~tidelog.replication.partition.replica.ReachWatch`. While no fetch is under way, once is
+        """Implements :class:`~tidelog.replication.partition.replica.ReachWatch`. Without a running fetch, one call is
         enough: a session that its client has left costs its partitions nothing more."""
         standing = self.standing
         standing.due[self] = None
@@ -76,7 +76,7 @@ class Watched:
             self.replica = None
 
     def says(self, found: FetchedPartition) -> bool:
-        """Whether the client must hear of a result; it is then taken to know it.
+        """Return whether the client must get a result; if so, it counts as known to the client.
 
         Source: ``FetchSession.CachedPartition.maybeUpdateResponseData``.
         """
@@ -104,15 +104,15 @@ class Standing:
         self._watched: dict[Watched, None] = {}
         self._swept: list[Watched] = []
         self.due: dict[Watched, None] = {}
-        """In the order in which they are read: what was answered with records moves to the end."""
+        """In reading order: partitions answered with records move to the end."""
         self.fetch: StandingFetch | None = None
-        """The one under way."""
+        """The running fetch."""
 
     def __len__(self) -> int:
         return len(self._watched)
 
     def name(self, watched: Watched) -> None:
-        """It is new, or its position is: look at it, after those that have waited for longer."""
+        """Queue a partition that is new, or has a new position, after those that have waited for longer."""
         self._watched[watched] = None
         self.due.pop(watched, None)
         self.due[watched] = None
@@ -126,7 +126,7 @@ class Standing:
         return watched in self._watched
 
     def close(self) -> None:
-        """Nothing is watched any more; a fetch under way is answered with what it has."""
+        """Stop watching; a running fetch is answered with what it has."""
         if self.fetch is not None:
             self.fetch.end()
         for watched in self._watched:
@@ -136,7 +136,7 @@ class Standing:
         self._swept.clear()
 
     def to_look_at(self) -> list[Watched]:
-        """Those that are due, and the next ones in turn."""
+        """Return the due partitions, and the next ones in rotation."""
         found = list(self.due)
         if len(self.due) < len(self._watched):
             if not self._swept:
@@ -149,7 +149,7 @@ class Standing:
 
 
 class StandingFetch(ConsumerFetch):
-    """A fetch of what a session says is due. It answers with news only."""
+    """A fetch of a session's due partitions. It answers with news only."""
 
     __slots__ = ("_is_ended", "_standing")
 
@@ -162,17 +162,17 @@ class StandingFetch(ConsumerFetch):
         standing.fetch = self
 
     def end(self) -> None:
-        """Wait no more: answer with what there is."""
+        """Stop waiting: answer with what is available."""
         self._is_ended = True
         if self._waits:
             self._sliced.go_on()
 
     def woken(self, watched: Watched) -> None:
-        """A partition of the session has moved."""
+        """Note that a partition of the session has moved."""
         part = watched.part
         if part is None or part.fetch is not self:
             if not (self._is_looking or self._waits):
-                return  # it is due at the next fetch
+                return  # it is due for the next fetch
             part = self._begin_part(watched)
         self.moved(part)
 
@@ -199,10 +199,10 @@ class StandingFetch(ConsumerFetch):
         )
 
     def _watch(self) -> None:
-        """They are watched already."""
+        """Do nothing: the partitions are watched already."""
 
     def _unwatch(self) -> None:
-        """They stay watched; only this fetch no longer is."""
+        """Detach this fetch only; the partitions stay watched."""
         if self._standing.fetch is self:
             self._standing.fetch = None
         for part in self._parts:
@@ -222,11 +222,11 @@ class StandingFetch(ConsumerFetch):
                 yield None
         for part, found in told:
             if found.in_files:
-                part.spans = []  # now the answer's
+                part.spans = []  # the answer owns them now
         return [found for _, found in told]
 
     def _settle(self, part: Part, watched: Watched, found: FetchedPartition) -> None:
-        """Decide whether the next fetch has to look at it."""
+        """Decide whether the next fetch must check it."""
         standing = self._standing
         if not standing.has(watched):
             return

@@ -1,7 +1,7 @@
 """A transaction's first batch in a partition waits until its coordinator knows that the partition takes part.
 
-Otherwise a late batch, after its transaction has ended, would open a new one that nobody ever ends: the last stable
-offset would stand still for good (KIP-890).
+Otherwise a batch that arrives after its transaction's end would open a new one that nobody ever ends: the last stable
+offset would never advance again (KIP-890).
 
 =======================================  ==========================================================
 a transactional batch of *p*, epoch *e*  outcome
@@ -19,9 +19,9 @@ refused here, and may come again         again, and goes first
 anything else                            the coordinator is asked
 =======================================  ==========================================================
 
-The coordinator is asked to add the partition (second protocol), or whether it is there (first protocol: the client
-has added it). Meanwhile a *guard* stands in the partition's producer state; the marker of the former transaction,
-which is often still on its way, leaves it standing in the second protocol. Then, in order and at once:
+The coordinator is asked to add the partition (second protocol), or whether it is there (first protocol: the client has
+added it). Meanwhile the partition's producer state holds a *guard*; in the second protocol, the previous transaction's
+marker, which is often still on its way, does not clear it. Then, in order and immediately:
 
 ===============================  =================================================================
 the answer                       those that wait
@@ -36,7 +36,7 @@ any other error                  are refused with it
 
 If this node stops leading meanwhile, they are refused with the error for that. Source: Kafka's
 ``UnifiedLog.maybeStartTransactionVerification``, ``ReplicaManager.maybeSendPartitionsToTransactionCoordinator`` and
-``handleProduceAppend``. Kafka makes the client send again; here the batches wait.
+``handleProduceAppend``. Kafka makes the client retry; here the batches wait.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ from tidelog.replication.partition.waiters import PendingAppend
 from tidelog.storage.producers.state import ProducerStates
 
 Verify = Callable[[AddPartitionsTransaction], Awaitable[Mapping[tuple[str, int], ErrorCode]]]
-"""Asks a transaction's coordinator, wherever it is; an answer for each (topic, partition). Errors on the way are
-answers too (COORDINATOR_NOT_AVAILABLE …); it raises nothing."""
+"""Asks a transaction's coordinator, wherever it is; returns an answer for each (topic, partition). Errors on the way
+are answers too (COORDINATOR_NOT_AVAILABLE …); it raises nothing."""
 
 ASK_AGAIN_FIRST_MS: Final = 2
 ASK_AGAIN_MAX_MS: Final = 64
-"""Pauses between two questions while the previous transaction is being completed; they double."""
+"""Longest pause between two requests while the previous transaction is being completed; pauses double."""
 
 _RETRIED: Final = frozenset(
     {
@@ -74,12 +74,12 @@ _RETRIED: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-"""Errors that the client gets as NOT_ENOUGH_REPLICAS (as from ``ReplicaManager.handleProduceAppend``)."""
+"""Errors that the client gets as NOT_ENOUGH_REPLICAS (as in ``ReplicaManager.handleProduceAppend``)."""
 
 
 @dataclass(slots=True, eq=False)
 class GuardedAppend(PendingAppend):
-    """One partition of a produce call that is not appended yet."""
+    """One partition's unappended batches in a produce call."""
 
     batches: Sequence[Batch]
     size: int
@@ -87,7 +87,7 @@ class GuardedAppend(PendingAppend):
 
 
 class Asking:
-    """The batches in one partition that wait for the coordinator's answer about one producer and epoch.
+    """One partition's batches that wait for the coordinator's answer about one producer and epoch.
 
     Implements :class:`~tidelog.replication.partition.replica.Verification`, and the queue of its entries.
     """
@@ -108,7 +108,7 @@ class Asking:
 
     @property
     def stands(self) -> bool:
-        """Whether nothing of the producer's was appended since, and nothing cut off."""
+        """Whether nothing of the producer's was appended since, and nothing truncated."""
         return self.replica.partition.log.producers.guard(self.producer_id) is self.token
 
     def add(self, entry: PendingAppend) -> None:
@@ -117,7 +117,7 @@ class Asking:
 
     def discard(self, entry: PendingAppend) -> None:
         assert isinstance(entry, GuardedAppend)
-        if entry in self.waiting:  # otherwise the caller that ended it was just about to append it
+        if entry in self.waiting:  # otherwise the caller that ended it was about to append it
             self.waiting.remove(entry)
 
     def role_left(self, error: ErrorCode) -> None:
@@ -129,7 +129,7 @@ class Asking:
 
 
 class Verifying:
-    """All askings of a node; at most ``askings_max``."""
+    """All pending verifications of a node; at most ``askings_max``."""
 
     def __init__(
         self,
@@ -140,8 +140,8 @@ class Verifying:
         *,
         askings_max: int,
     ) -> None:
-        """``append`` appends an entry's batches and answers or queues it; true if the log grew, and then ``appended``
-        is called. Without ``verify`` no transaction can begin here."""
+        """``append`` appends an entry's batches and answers or queues it; it returns whether the log grew, and then
+        ``appended`` is called. Without ``verify`` no transaction can begin here."""
         self.verify = verify
         self._append = append
         self._appended = appended
@@ -149,7 +149,7 @@ class Verifying:
         self._askings_max = askings_max
         self.askings = 0
         self.asked = 0
-        """Questions so far."""
+        """Requests so far."""
 
     def look(
         self,
@@ -160,8 +160,8 @@ class Verifying:
         *,
         first_protocol: bool,
     ) -> Asking | Refusal | None:
-        """Judge batches of which at least one is transactional: append them at once (``None``), let them wait for an
-        answer, or refuse them. A new asking has no entries yet; :meth:`ask` begins it."""
+        """Check batches of which at least one is transactional: append them immediately (``None``), let them wait for
+        an answer, or refuse them. A new verification has no entries yet; :meth:`ask` starts it."""
         producer_id, epoch = batches[0].producer_id, batches[0].producer_epoch
         refusal = _refuse_call(request, batches)
         if refusal is not None:
@@ -210,7 +210,7 @@ class Verifying:
         return asking
 
     def ask(self, transactional_id: str, askings: Sequence[Asking]) -> None:
-        """Begin one request's askings, for one producer and epoch, or a few."""
+        """Start one request's verifications, for one producer and epoch, or a few."""
         by_producer: dict[tuple[int, int], list[Asking]] = {}
         for asking in askings:
             if asking.begun:
@@ -256,7 +256,7 @@ class Verifying:
                 pause_ms = min(2 * pause_ms, ASK_AGAIN_MAX_MS)
 
     def _settle(self, asking: Asking, code: ErrorCode) -> None:
-        """The coordinator has answered for good."""
+        """Apply the coordinator's final answer."""
         if code is not ErrorCode.NONE:
             text = f"the transaction's coordinator has not taken the partition in: {code.name}"
             self.refuse(asking, ErrorCode.NOT_ENOUGH_REPLICAS if code in _RETRIED else code, text)
@@ -278,7 +278,7 @@ class Verifying:
             self._appended(replica)
 
     def refuse(self, asking: Asking, error: ErrorCode, text: str) -> None:
-        """Answer all that wait, and forget the asking."""
+        """Answer all waiting entries, and forget the verification."""
         replica = asking.replica
         for entry in self._end(asking):
             entry.answer(replica.refused(error, text))
@@ -302,7 +302,7 @@ class Verifying:
 
 
 def is_transactional(batches: Sequence[Batch]) -> bool:
-    """Whether any of them belongs to a transaction."""
+    """Return whether any batch belongs to a transaction."""
     for batch in batches:  # noqa: SIM110 - on the path of every produce, where a generator costs three times as much
         if batch.attributes & TRANSACTIONAL:
             return True
@@ -310,7 +310,7 @@ def is_transactional(batches: Sequence[Batch]) -> bool:
 
 
 def refuse_late_start(producers: ProducerStates, batch: Batch) -> Refusal | None:
-    """Why a batch cannot be the first one of a transaction of the second protocol: something before it is missing."""
+    """Return why a batch cannot be the first one of a transaction of the second protocol: an earlier one is missing."""
     if batch.base_sequence == 0 or producers.get(batch.producer_id) is not None:
         return None
     return Refusal(
