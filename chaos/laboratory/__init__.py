@@ -1,1 +1,1 @@
-"""Faults on a cluster of real processes whose every link runs through a proxy, and the judgement after them."""
+"""Faults on a cluster of real processes with a proxy on every link, and the judgement afterwards."""

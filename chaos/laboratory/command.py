@@ -49,7 +49,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns 0 where everything held, 1 where not, 2 where it could not be run."""
+    """Run the command; return 0 if everything held, 1 if not, 2 if it could not be run."""
     asked = _parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -176,7 +176,7 @@ def _verdict(history: Path) -> tuple[Recorded, Verdict]:
 
 
 def _again(asked: argparse.Namespace, seed: int) -> str:
-    """The command of one run of those that are asked for, but for where it keeps what."""
+    """Return the command for one of the requested runs, without its output options."""
     words = [
         "--seed",
         seed,
@@ -216,7 +216,7 @@ def _schedule(asked: argparse.Namespace, seed: int) -> list[Step]:
 
 
 def _check_nodes(steps: Sequence[Step], nodes: int, racks: int) -> None:
-    """Raise :class:`CommandFailed` for acts that so many nodes, in so many racks, are not enough for."""
+    """Raise :class:`CommandFailed` for acts that need more nodes or other racks."""
     acts = {step.act for step in steps}
     if "drain" in acts and nodes < DRAINABLE:
         raise CommandFailed(
@@ -230,7 +230,7 @@ def _check_nodes(steps: Sequence[Step], nodes: int, racks: int) -> None:
 
 @contextmanager
 def _log_beside(history: Path) -> Iterator[None]:
-    """The clients' own logging goes into a file, not over the progress."""
+    """Send the clients' own logging to a file, away from the progress display."""
     handler = logging.FileHandler(history.with_suffix(".log"), encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
     root = logging.getLogger()
@@ -243,5 +243,5 @@ def _log_beside(history: Path) -> Iterator[None]:
 
 
 def _remove(directory: Path) -> None:
-    """Of a run that held only the history is kept."""
+    """Remove the files of a run that held, except its history."""
     shutil.rmtree(directory)

@@ -1,4 +1,4 @@
-"""``./dev chaos link``: a link is promoted under load, while its source's leaders and the link itself are killed."""
+"""``./dev chaos link``: promotes a link under load, while its source's leaders and the link itself are killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 def add_link(commands: Any, say: Say) -> None:
-    """Add the command to a parser's."""
+    """Add the command to a parser."""
     parser = commands.add_parser("link", help="a link, promoted under load while leaders and the link are killed")
     parser.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
     parser.set_defaults(run=lambda asked: _link(asked, say))

@@ -1,5 +1,6 @@
 """A link between two clusters of real processes: leaders at its source and the link itself are killed under load, and
-it is promoted meanwhile. What the source has acknowledged below the promised position is at the target then, once."""
+it is promoted meanwhile. Every record that the source acknowledged below the promised position must then be at the
+target, once."""
 
 from __future__ import annotations
 
@@ -39,7 +40,7 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class LinkedRun:
-    """What came of it. ``promoted``: where the target's own records begin, by partition."""
+    """The result of a run. ``promoted``: where the target's own records begin, by partition."""
 
     acknowledged: dict[Place, bytes] = field(default_factory=dict)
     unknown: set[bytes] = field(default_factory=set)
@@ -49,7 +50,7 @@ class LinkedRun:
     target: list[tuple[Place, bytes]] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """Pure. What must not be; empty if all held."""
+        """Return the violations; empty if all held. Pure."""
         found = [
             f"partition {number}: position {offset} was promised, and the log was promoted at {self.promoted[number]}"
             for number, offset in self.promised.items()
@@ -72,7 +73,7 @@ class LinkedRun:
 
 
 def linked_run(directory: Path, seed: int) -> LinkedRun:
-    """Do it. Raises :class:`CommandFailed` for what did not come about in time."""
+    """Execute the run. Raises :class:`CommandFailed` if a step is not done in time."""
     rng, run = random.Random(f"linked-{seed}"), LinkedRun()
     with _cluster(directory / "source", 3) as source, _cluster(directory / "target", 1) as target:
         with Admin(source.bootstrap) as admin:
@@ -142,7 +143,8 @@ class _Link:
         self._process = self._started()
 
     def kept(self) -> bool:
-        """Start it again if it has ended by itself, as a service is: it does if the target is not there then."""
+        """Restart it if it has ended by itself, as a service manager does: it ends if the target is unreachable at
+        start."""
         if self._process.poll() is not None:
             self._process = self._started()
         return True
@@ -159,7 +161,7 @@ class _Link:
 
 @contextmanager
 def _written(bootstrap: str, run: LinkedRun) -> Iterator[None]:
-    """Records are sent to the source meanwhile, and every answer is kept."""
+    """Send records to the source meanwhile, and keep every answer."""
     over = threading.Event()
 
     def write() -> None:
@@ -220,7 +222,7 @@ def _ends(cluster: LocalCluster) -> dict[int, int]:
 
 
 def _records(cluster: LocalCluster) -> Iterator[tuple[Place, bytes]]:
-    """Everything, in the order in which it comes: what stands twice comes twice."""
+    """Yield all records in the order received; duplicates come twice."""
     ends = _ends(cluster)
     with Consumer(cluster.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign(PLACES)

@@ -1,4 +1,4 @@
-"""Reads the options of the laboratory's commands, or says why it cannot."""
+"""Parses the options of the laboratory's commands, with an error for invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seeds_of(text: str, option: str = "--seed") -> list[int]:
 
 
 def schedule_of(seed: int, seconds: float, nemesis: str) -> list[Step]:
-    """The schedule of a seed for nemeses with commas between."""
+    """Return the schedule of a seed for nemeses separated by commas."""
     try:
         return plan(seed, seconds, [name for name in nemesis.split(",") if name])
     except (ValueError, IndexError) as error:
@@ -28,7 +28,7 @@ def schedule_of(seed: int, seconds: float, nemesis: str) -> list[Step]:
 
 
 def setting_of(text: str) -> tuple[str, str]:
-    """``NAME=VALUE``."""
+    """Parse ``NAME=VALUE``."""
     name, equals, value = text.partition("=")
     if not equals:
         raise CommandFailed(f"--set: expected NAME=VALUE, found {text!r}")

@@ -25,7 +25,7 @@ from tidelog.testing.secured import KINDS
 EXIT_HELD: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_SLOW: Final = 3
-"""Nothing illegal was found, and recovery missed an objective."""
+"""Nothing illegal was found, but recovery missed an objective."""
 CAMPAIGN_SEEDS: Final = "1-12"
 NIGHT_SEEDS: Final = "1-30"
 CAMPAIGN_S: Final = 300.0
@@ -36,7 +36,7 @@ Commands = Any
 
 
 def add_reports(commands: Commands, say: Say) -> None:
-    """Add the commands to a parser's."""
+    """Add the commands to a parser."""
     reporting = commands.add_parser("report", help="make the page of a history, or of many with a table")
     reporting.add_argument("history", type=Path, nargs="+", help="a history, or a directory of them")
     reporting.add_argument(

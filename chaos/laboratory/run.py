@@ -1,6 +1,6 @@
-"""One run: a laboratory, a workload, a schedule, a history; then everything mended, read to its end, and judged.
+"""One run: a laboratory, a workload, a schedule, a history; then everything is repaired, read to its end, and judged.
 
-Bounded in time and in operations. Whatever happens, no process of it is left.
+Bounded in time and in operations. None of its processes survives it, whatever happens.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ from tidelog.client.config.security import SecuritySettings
 from tidelog.client.errors import TidelogError
 
 SETTLE_S: Final = 60.0
-"""Bound of each wait after the last fault: every client heard again, every copy in sync, every outcome known."""
+"""Bound of each wait after the last fault: every client has an acknowledgement again, every replica is in sync, every
+outcome is known."""
 READ_S: Final = 120.0
-"""Bound of the last reading."""
+"""Bound of the final read."""
 WHOLE_S: Final = 20.0
-"""How long an episode waits for a cluster that is not whole again after the last one."""
+"""How long an episode waits for a cluster that is not whole again after the previous one."""
 OVERRUN_S: Final = 120.0
-"""If a run is this much behind its schedule, because of such waits and rolling restarts, it leaves out the rest."""
+"""A run that is this much behind its schedule, because of such waits and rolling restarts, leaves out the rest."""
 SECONDS_MAX: Final = 24 * 3600.0
 WATCH_S: Final = 0.2
-"""How often the cluster is asked how it stands."""
+"""How often the cluster's state is polled."""
 PROGRESS_S: Final = 5.0
 PER_S: Final = 200.0
 OPERATIONS_MAX: Final = 1_000_000
 _START_S: Final = 90.0
 _BEGIN_S: Final = 450.0
-"""For clients that are programs of their own, too."""
+"""Includes clients that are separate programs."""
 _POLL_S: Final = 0.05
 
 Say = Callable[[str], None]
@@ -66,25 +67,25 @@ class Asked:
     seed: int
     seconds: float
     workload: str
-    """One or several, with commas between."""
+    """One or several, separated by commas."""
     schedule: Sequence[Step]
     nodes: int = 3
     settings: Mapping[str, str] = field(default_factory=dict)
     per_s: float = PER_S
     operations_max: int = OPERATIONS_MAX
     mutant: str = ""
-    """A rule of the nodes to break (:mod:`tidelog.chaos.simulated.mutants`): what such a run finds shows that it
-    would."""
+    """A rule of the nodes to break (:mod:`tidelog.chaos.simulated.mutants`): what such a run finds shows that the
+    judges can find it."""
     security: str = ""
     """How the cluster is secured (:mod:`tidelog.testing.secured`); empty: not at all."""
     racks: int = 0
-    """Over how many racks the nodes are spread; 0: none of them has one."""
+    """Number of racks over which the nodes are spread; 0: no racks."""
     again: str = ""
-    """The command that asks for such a run, for its history."""
+    """The command for such a run, for its history."""
 
 
 class Run:
-    """One run in ``directory``, whose history is ``history``. ``program`` is a toxiproxy server."""
+    """One run in ``directory``, with its history in ``history``. ``program`` is a toxiproxy server."""
 
     def __init__(self, asked: Asked, directory: Path, history: HistoryFile, program: Path, say: Say) -> None:
         self.faults = 0
@@ -96,7 +97,7 @@ class Run:
         self._standing = ClusterStanding()
 
     def run(self) -> None:
-        """Do it all but the judging. Raises :class:`CommandFailed`, :class:`ProxyTrouble`, ``ConfigError``."""
+        """Do everything but the judging. Raises :class:`CommandFailed`, :class:`ProxyTrouble`, ``ConfigError``."""
         asked = self._asked
         shim = fault_shim() if any(step.act in SHIMMED for step in asked.schedule) else None
         with Laboratory.running(
@@ -113,7 +114,7 @@ class Run:
             self.run_in(laboratory)
 
     def run_in(self, laboratory: Laboratory) -> None:
-        """Do it in a laboratory that runs, which ends with it. Raises as :meth:`run`."""
+        """Do the run in a running laboratory, which ends with it. Raises as :meth:`run`."""
         asked = self._asked
         with ClientLoop() as clients:
             work = self._work(laboratory)
@@ -222,7 +223,7 @@ class Run:
                 if not under_way:
                     self._wait_until_whole()
                 under_way.add(step.episode)
-                # What follows a step that comes late, or a restart as long as it takes, keeps its distance.
+                # Steps after one that comes late, or after a restart of any length, keep their distance.
                 began = max(began, time.monotonic() - step.at_s)
                 before = time.monotonic()
                 injector.perform(step)
@@ -237,7 +238,7 @@ class Run:
         self._mend(injector)
 
     def _wait_until_whole(self) -> None:
-        """A fault should meet a whole cluster, even on a slow machine; if that does not become whole in time, the fault
+        """Wait for a whole cluster before a fault, even on a slow machine; if it does not recover in time, the fault
         comes anyway."""
         deadline = time.monotonic() + WHOLE_S
         while not self._standing.whole and time.monotonic() < deadline:
@@ -310,7 +311,7 @@ class Run:
         return condition()
 
     async def _watch(self, observer: Observer, work: Workload) -> None:
-        """Write down how the cluster stands, when that changes."""
+        """Record the state of the cluster when it changes."""
         while True:
             standing = await observer.standing(tuple(work.topics))
             if (standing.controller, standing.partitions) != (self._standing.controller, self._standing.partitions):
@@ -338,7 +339,7 @@ async def _close(work: Workload, observer: Observer) -> None:
 
 
 def perform(asked: Asked, directory: Path, history_path: Path, program: Path, say: Say) -> None:
-    """Do a run; its history is whole at ``history_path`` however it ends. Raises as :meth:`Run.run`."""
+    """Do a run; its history at ``history_path`` is whole however the run ends. Raises as :meth:`Run.run`."""
     if not 0 < asked.seconds <= SECONDS_MAX:
         raise CommandFailed(f"expected more than 0 seconds and at most {SECONDS_MAX:g}, found {asked.seconds:g}")
     history = HistoryFile(history_path)

@@ -1,4 +1,5 @@
-"""``./dev chaos upgrade``: a cluster goes to the present release, back, and there for good, with kills at each step."""
+"""``./dev chaos upgrade``: moves a cluster to the current release, back, and there for good, with kills at each
+step."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Say = Callable[[str], None]
 
 
 def add_upgrade(commands: Any, say: Say) -> None:
-    """Add the command to a parser's."""
+    """Add the command to a parser."""
     parser = commands.add_parser("upgrade", help="a rolling upgrade, back and finalised, with kill -9 at each step")
     parser.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
     parser.add_argument(

@@ -1,7 +1,7 @@
 """A schedule's acts on nodes' disks and clocks (:mod:`tidelog.chaos.disk`), and how each is undone.
 
-A node whose log directory failed ends, as Kafka's does, and is started again when the disk is mended: that is what
-its operator would do.
+A node with a failed log directory ends, as Kafka's does, and is restarted when the disk is repaired, as its operator
+would do.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from tidelog.chaos.laboratory.processes.laboratory import Laboratory
 from tidelog.cli.failure import CommandFailed
 
 STEADY_S: Final = 0.5
-"""A node that says for so long after its disk was mended that it is well has not noticed the fault, or got over it."""
+"""A node that reports good health for this long after its disk was repaired has not noticed the fault, or has recovered
+from it."""
 ENDS_S: Final = 20.0
-"""How long a node whose disk failed may take to end."""
+"""How long a node with a failed disk may take to end."""
 _POLL_S: Final = 0.05
 
 Act = Callable[[Step, int], None]
@@ -35,7 +36,7 @@ class DiskActs:
         self._topics = topics
         self._history = history
         self._hit: set[int] = set()
-        """Nodes that may end by themselves, for what was done to their disks."""
+        """Nodes that may end by themselves because of faults on their disks."""
 
     @property
     def acts(self) -> Mapping[str, Act]:
@@ -51,13 +52,13 @@ class DiskActs:
         }
 
     def mend(self) -> None:
-        """Undo all of it, and start nodes that have ended because of it. Raises :class:`CommandFailed`."""
+        """Undo everything, and start nodes that have ended because of it. Raises :class:`CommandFailed`."""
         for faults in self._laboratory.faults.values():
             faults.set_clock(0.0)
         self._mend(sorted(self._hit))
 
     def _meant(self, step: Step, node: int) -> list[int]:
-        """A step without a target means all nodes."""
+        """Return the target nodes: a step without a target means all nodes."""
         return [node] if step.target else [*self._laboratory.node_ids]
 
     def _spoil(self, spoil: Callable[[DiskFaults, Step], None]) -> Act:
@@ -89,7 +90,7 @@ class DiskActs:
                 self._bring_back(node)
 
     def _bring_back(self, node: int) -> None:
-        """Wait until it is clear whether a node ends for what its disk did; if so, start it."""
+        """Wait until it is clear whether a node ends because of its disk; if so, start it."""
         deadline = time.monotonic() + ENDS_S
         process = self._laboratory.cluster.node(node)
         well_since: float | None = None

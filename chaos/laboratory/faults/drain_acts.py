@@ -1,4 +1,4 @@
-"""Drains of a node while other faults come: the operator's own command, as a process beside the clients."""
+"""Drains of a node while other faults occur: the operator's own command, as a process beside the clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.cli.local.private_files import write_private
 from tidelog.client.config.profiles import BOOTSTRAP, Profiles, format_profiles
 
 NODES_MIN: Final = 4
-"""A node more than there are replicas: else nobody could take those of the drained one."""
+"""One node more than there are replicas: otherwise no node could take those of the drained one."""
 DRAINED_S: Final = 90.0
 """How long a drain may take, unthrottled, once its faults are over."""
 FAST: Final = 100_000_000
@@ -27,7 +27,8 @@ _PROFILE: Final = "laboratory"
 
 
 class DrainActs:
-    """Performs them. ``look`` tells how the cluster stands. On the main thread, which alone may start processes."""
+    """Performs drains. ``look`` returns the state of the cluster. Runs on the main thread, which alone may start
+    processes."""
 
     def __init__(
         self, laboratory: Laboratory, moves: MoveActs, look: Callable[[], ClusterStanding], history: HistoryFile
@@ -47,7 +48,7 @@ class DrainActs:
         }
 
     def mend(self) -> None:
-        """Give up what is still going on, and let the node have its replicas again."""
+        """Stop a drain in progress, and let the node have its replicas again."""
         if self._process is not None:
             self._finish()
 
@@ -59,8 +60,8 @@ class DrainActs:
         self._process = self._drain(rate)
 
     def _finish(self) -> None:
-        """Interrupt the command, begin it again without bounds, and see that it empties the node; then everything goes
-        back."""
+        """Interrupt the command, restart it without a throttle, and check that it empties the node; then move
+        everything back."""
         if self._process is None:
             raise CommandFailed("no node is being drained")
         done = self._process.poll() == 0
@@ -122,5 +123,5 @@ class DrainActs:
 
 
 def _without_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Nothing in the user's environment may name another cluster."""
+    """Return the environment without variables that may name another cluster."""
     return {name: value for name, value in environment.items() if not name.startswith("TIDELOG_")}

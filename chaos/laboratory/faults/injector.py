@@ -1,4 +1,4 @@
-"""Carries out a schedule: looks up a step's targets, hits them, and records what it hit."""
+"""Executes a schedule: finds a step's targets, hits them, and records what it hit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidelog.proto.calls.group_api import GROUP_COORDINATOR, TRANSACTION_COORDIN
 
 READY_S: Final = 60.0
 WHOLE_S: Final = 60.0
-"""How long a node, and the copies on it, may take to be back."""
+"""How long a node, and the replicas on it, may take to recover."""
 _POLL_S: Final = 0.1
 
 
@@ -62,7 +62,7 @@ class FaultInjector:
         self._history = history
         self._say = say
         self._meant: dict[int, int | None] = {}
-        """Episode → the node it hits; ``None`` where nobody was found."""
+        """Episode → the node it hits; ``None`` if no target was found."""
         self._asked_to_end: set[int] = set()
         self._disks = DiskActs(laboratory, targets.topics, history)
         self._moves = MoveActs(laboratory, targets.partitions, ask)
@@ -86,7 +86,7 @@ class FaultInjector:
         }
 
     def perform(self, step: Step) -> None:
-        """Do a step and write it down, with what kept it from being done if anything did."""
+        """Perform a step and record it, with any error."""
         standing = ClusterStanding()
         if step.act not in ENDS:
             standing = self._look()
@@ -124,8 +124,8 @@ class FaultInjector:
         self._say(f"{at:7.2f}  #{step.episode:<3} {words}{f': {trouble}' if trouble else ''}")
 
     def mend(self) -> None:
-        """Undo everything: all processes go on and run, all links are whole. Raises :class:`CommandFailed` or
-        :class:`ProxyTrouble` where that cannot be had."""
+        """Undo everything: all processes run, all links are whole. Raises :class:`CommandFailed` or
+        :class:`ProxyTrouble` if that fails."""
         for node in self._laboratory.node_ids:
             self._signal(node, signal.SIGCONT)
         self._laboratory.links.heal_all()
@@ -139,7 +139,7 @@ class FaultInjector:
         standing: ClusterStanding = self._ask(self._observer.standing(self._targets.topics))
         return standing
 
-    # --- Whom --------------------------------------------------------------------------------------------
+    # --- Targets -----------------------------------------------------------------------------------------
 
     def _whom(self, step: Step, standing: ClusterStanding) -> int | None:
         if not step.target:
@@ -189,7 +189,7 @@ class FaultInjector:
         self._cluster.node(node).send_signal(number)
 
     def _start(self, nodes: Sequence[int]) -> None:
-        """A node that was asked to shut down gets its time; after that it is killed."""
+        """Start a node. One that was asked to shut down gets time for it; after that it is killed."""
         for node in nodes:
             if node in self._asked_to_end:
                 self._asked_to_end.discard(node)

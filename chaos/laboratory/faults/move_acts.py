@@ -1,4 +1,4 @@
-"""Acts that the cluster carries out itself: elections of other leaders, moves of replicas while clients are at work."""
+"""Acts that the cluster performs itself: elections of other leaders, and replica moves while clients are working."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.proto.calls.api import ConfigResource
 ASK_S: Final = 10.0
 """Bound of one request to the cluster."""
 BACK_S: Final = 60.0
-"""How long it is tried to put replicas back where they were, once everything is mended."""
+"""How long to try to move replicas back after everything is repaired."""
 _POLL_S: Final = 0.5
 
 Replicas = Mapping[TopicPartition, tuple[int, ...]]
@@ -50,7 +50,7 @@ class MoveActs:
         }
 
     def mend(self) -> None:
-        """Put back what is astray. Raises :class:`CommandFailed` where the cluster does not take it in time."""
+        """Move displaced replicas back. Raises :class:`CommandFailed` if the cluster does not accept that in time."""
         deadline = time.monotonic() + BACK_S
         while self._astray:
             try:
@@ -61,12 +61,12 @@ class MoveActs:
                 time.sleep(_POLL_S)
 
     def learn(self) -> None:
-        """Before others move replicas: remember where they are. Whatever comes, :meth:`mend` puts them back."""
+        """Remember the places of replicas before others move them. :meth:`mend` puts them back in any case."""
         self._do(self._before_moves())
         self._astray = True
 
     def end_drain(self, node: int) -> None:
-        """The node may have replicas again, and gets them."""
+        """Let the node have replicas again, and move them back."""
         self._do(self._uncordon(node))
         self._do(self._back())
 
@@ -97,7 +97,7 @@ class MoveActs:
             await admin.alter_configs({ConfigResource("broker", str(node)): {CORDONED: None}})
 
     async def _elect(self, turn: int) -> None:
-        """The same replicas in another order, of which the first is to lead now."""
+        """Reorder the replicas; the first is to lead now."""
         async with self._admin() as admin:
             await self._learn(admin)
             self._astray = True
@@ -122,7 +122,7 @@ class MoveActs:
             await admin.alter_partition_reassignments({at: wanted})
 
     async def _back(self) -> None:
-        """Bring every replica back to where it was, in the original order, at full speed."""
+        """Bring every replica back to its place, in the original order, at full speed."""
         if not self._homes:
             return
         async with self._admin() as admin:

@@ -1,7 +1,7 @@
 """Nemeses: each plans episodes of one kind of fault, from a seeded source and nothing else.
 
-An episode is a list of steps relative to its begin, and ends with everything as before. To write one: a function
-that draws from ``rng`` and returns an :class:`Episode`, and a row in :data:`NEMESES`.
+An episode is a list of steps relative to its start, and ends with everything as before. To write one: a function that
+draws from ``rng`` and returns an :class:`Episode`, and a row in :data:`NEMESES`.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, Final, NamedTuple
 from tidelog.chaos.laboratory.faults.schedule import ANY, CONTROLLER, FOLLOWER, GROUP, LEADER, TRANSACTIONS, Step
 
 QUIET_S: Final = (2.0, 5.0)
-"""Between two episodes nothing is wrong for so long: what waits comes to its end, and the next fault meets a whole
+"""How long nothing is wrong between two episodes: pending operations complete, and the next fault meets a whole
 cluster."""
 FIRST_S: Final = 2.0
-"""The first fault waits until the clients are at work."""
+"""The first fault waits until the clients are working."""
 TRIES: Final = 10
-"""How many episodes that are too long for what is left are thrown away before the schedule is taken as full."""
+"""How many episodes that are too long for the remaining time are discarded before the schedule counts as full."""
 NOT_BESIDE: Final = frozenset({"roll", "elect", "reassign"})
-"""What would wait for a whole cluster, or move replicas as well."""
+"""Episodes that would wait for a whole cluster, or move replicas as well."""
 NAMED_WEIGHT: Final = 6
-"""How often one comes in the mix that would not by itself."""
+"""The weight in the mix of a named nemesis that has none by itself."""
 BESIDE_S: Final = (0.5, 2.0)
-"""Between two faults beside another one."""
+"""Pause between two faults that run beside another one."""
 OVERLAP: Final = 0.25
-"""How often a slow link lies over another fault."""
+"""How often a slow link overlaps another fault."""
 
 
 class Part(NamedTuple):
-    """A step of an episode, ``after_s`` from its begin."""
+    """A step of an episode, ``after_s`` from its start."""
 
     after_s: float
     act: str
@@ -55,14 +55,14 @@ Plan = Callable[[random.Random], Episode]
 
 
 class Nemesis(NamedTuple):
-    """``weight``: how often it comes in the mix, 0 for never by itself. ``soft``: leaves everything going, slower."""
+    """``weight``: how often it occurs in the mix, 0 for never by itself. ``soft``: everything keeps working, slower."""
 
     what: str
     plan: Plan
     weight: int
     soft: bool = False
     beside: bool = False
-    """Whether others of the mix come while it lasts."""
+    """Whether other faults of the mix occur while it lasts."""
 
 
 def _target(rng: random.Random) -> str:
@@ -71,7 +71,7 @@ def _target(rng: random.Random) -> str:
 
 
 def _span(rng: random.Random, low: float, high: float) -> float:
-    """Short ones as often as long ones."""
+    """Draw a duration: short ones as often as long ones."""
     return round(low * math.pow(high / low, rng.random()), 2)
 
 
@@ -159,7 +159,7 @@ def _limit(rng: random.Random) -> Episode:
 
 
 def _slow_close(rng: random.Random) -> Episode:
-    """A node is killed, and the others do not notice for a while."""
+    """Kill a node, and let the others notice only after a while."""
     options = {"topology": "around", "kind": "slow-close", "ms": rng.choice((500, 2_000, 5_000))}
     down_s = _span(rng, 0.5, 4.0)
     parts = [Part(0, "impair", options), Part(0.05, "kill"), Part(down_s, "start"), Part(down_s + 0.05, "heal")]
@@ -171,7 +171,7 @@ def _spoiled(target: str, seconds: float, act: str, **options: Any) -> Episode:
 
 
 def _disk_full(rng: random.Random) -> Episode:
-    """Now and then it is the same file system for all, and no node is left."""
+    """Fill a disk. Sometimes it is the same file system for all, and no node is left."""
     target = rng.choice((*[_target(rng) for _ in range(5)], ""))
     return _spoiled(target, _span(rng, 0.5, 8.0), "disk-full", room=rng.choice((0, 4_096, 16_384, 65_536)))
 
@@ -196,7 +196,7 @@ def _damage(rng: random.Random) -> Episode:
 
 
 def _clock(rng: random.Random) -> Episode:
-    """Some jumps, each a little or up to half an hour: no further, as topics refuse records by their time."""
+    """Make some clock jumps, each small or up to half an hour: no further, as topics refuse records by their time."""
     parts, at = [], 0.0
     for _ in range(rng.randint(1, 3)):
         parts.append(Part(round(at, 2), "clock", {"ahead_s": rng.choice((-1, 1)) * _span(rng, 0.05, 1800.0)}))
@@ -205,7 +205,7 @@ def _clock(rng: random.Random) -> Episode:
 
 
 def _elect(rng: random.Random) -> Episode:
-    """Leaders move, and move again, under load; the order of replicas is what it was in the end."""
+    """Move leaders repeatedly under load; at the end the order of replicas is restored."""
     parts, at, begin = [], 0.0, rng.randrange(2)
     for number in range(rng.randint(1, 4)):
         parts.append(Part(round(at, 2), "elect", {"turn": 1 + (begin + number) % 2}))
@@ -214,7 +214,7 @@ def _elect(rng: random.Random) -> Episode:
 
 
 def _reassign(rng: random.Random) -> Episode:
-    """A partition loses a replica and gets it again, throttled or not."""
+    """Remove a replica of a partition and add it again, throttled or not."""
     number = rng.randrange(12)
     more_s, back_s = _span(rng, 0.3, 4.0), _span(rng, 0.5, 6.0)
     move = {"number": number, "turn": rng.randint(0, 2), "copies": 2, "throttle": 0}
@@ -224,7 +224,7 @@ def _reassign(rng: random.Random) -> Episode:
 
 
 def _reassign_kill(rng: random.Random) -> Episode:
-    """Like that, but the leader dies when the replica comes back: until one of them is there nobody may write."""
+    """The same, but the leader dies when the replica returns: until one of them is back nobody may write."""
     episode = _reassign(rng)
     first, more, back = episode.parts
     hit_s = round(more.after_s + 0.1, 2)
@@ -234,7 +234,7 @@ def _reassign_kill(rng: random.Random) -> Episode:
 
 
 def _drain(rng: random.Random) -> Episode:
-    """The operator's command, throttled, so that the faults beside it meet moves that are under way."""
+    """Run the operator's command, throttled, so that the faults beside it occur during moves."""
     throttle = rng.choice((20_000, 60_000, 200_000))
     return Episode(
         f"{ANY}:{rng.randrange(12)}", [Part(0, "drain", {"throttle": throttle}), Part(_span(rng, 8.0, 25.0), "undrain")]
@@ -246,7 +246,8 @@ def _rack(rng: random.Random) -> Episode:
 
 
 def _rotate(rng: random.Random) -> Episode:
-    """One node's, or everybody's, again and again: clients and nodes connect amid it, and nobody loses a connection."""
+    """Renew the certificate of one node, or of all, again and again: clients and nodes connect meanwhile, and nobody
+    loses a connection."""
     parts, at = [], 0.0
     for _ in range(rng.randint(1, 3)):
         parts.append(Part(round(at, 2), "rotate"))
@@ -289,11 +290,11 @@ MIXED: Final = "mixed"
 
 
 def plan(seed: int, seconds: float, names: Sequence[str] = (MIXED,)) -> list[Step]:
-    """Return the schedule of a seed: episodes of the named nemeses (:data:`MIXED`: all by weight; beside it, also those
-    of weight 0 that are named) with quiet between, all of it within ``seconds``; a rolling restart has no length
+    """Return the schedule of a seed: episodes of the named nemeses (:data:`MIXED`: all by weight; beside it, also named
+    ones of weight 0) with quiet between, all of it within ``seconds``; the length of a rolling restart is not known
     beforehand and may make the run longer.
 
-    Raises ``ValueError`` for a name that is none.
+    Raises ``ValueError`` for an unknown name.
     """
     if unknown := [name for name in names if name != MIXED and name not in NEMESES]:
         raise ValueError(f"expected nemeses of {', '.join((MIXED, *NEMESES))}, found {unknown[0]!r}")
@@ -329,7 +330,7 @@ def plan(seed: int, seconds: float, names: Sequence[str] = (MIXED,)) -> list[Ste
 
 
 def _beside(rng: random.Random, length_s: float) -> list[tuple[float, Episode]]:
-    """Episodes of the mix, one after the other, from a second after the beginning to a second before the end."""
+    """Return episodes of the mix, one after the other, from a second after the start to a second before the end."""
     mix = {name: nemesis for name, nemesis in NEMESES.items() if name not in NOT_BESIDE}
     found: list[tuple[float, Episode]] = []
     at, tries = 1.0, TRIES

@@ -1,4 +1,5 @@
-"""The state of the cluster, asked of its nodes directly: past the proxies, so that no fault blinds the nemesis."""
+"""The state of the cluster, asked of its nodes directly: it bypasses the proxies, so that no fault blinds the
+nemesis."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tidelog.proto.calls.group_api import FindCoordinatorRequest
 from tidelog.proto.transport.network import Address, CallTimeout, Connection, ConnectionLost
 
 ASK_S: Final = 0.7
-"""How long a node may take to answer; a frozen one takes for ever."""
+"""How long a node may take to answer; a frozen one never does."""
 
 SOON_S: Final = 0.1
 """If most nodes have answered by then, we do not wait for the others."""
@@ -27,25 +28,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClusterStanding:
-    """The cluster as the node that knows most of the answering ones sees it."""
+    """The state of the cluster according to the best informed of the answering nodes."""
 
     controller: int = NO_NODE
     metadata_offset: int = -1
     partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     fenced: frozenset[int] = frozenset()
-    """Registered brokers that the controller takes for dead."""
+    """Registered brokers that the controller considers dead."""
 
     def led_by(self, node: int) -> list[TopicPartition]:
         return sorted(at for at, held in self.partitions.items() if held.leader == node)
 
     @property
     def whole(self) -> bool:
-        """Whether there is a controller and every partition is whole."""
+        """Return whether there is a controller and every partition is whole."""
         return self.controller != NO_NODE and all(held.whole for held in self.partitions.values())
 
 
 class Observer:
-    """Asks all nodes; on one event loop."""
+    """Asks all nodes; runs on one event loop."""
 
     def __init__(self, nodes: Mapping[int, Address], security: SecuritySettings) -> None:
         network = secured_network(**security)
@@ -56,18 +57,18 @@ class Observer:
             await connection.close()
 
     async def standing(self, topics: tuple[str, ...]) -> ClusterStanding:
-        """The answer of the best informed node; an empty standing if none answers."""
+        """Return the answer of the best informed node; an empty standing if none answers."""
         found = await self._answers([self._ask(each, topics) for each in self._connections.values()])
         return max(found, key=lambda one: (one.metadata_offset, one.controller), default=ClusterStanding())
 
     async def coordinator(self, key: str, kind: int) -> int:
-        """The coordinator of a group or a transactional id (``kind`` as in FindCoordinator); -1 if unknown."""
+        """Return the coordinator of a group or a transactional id (``kind`` as in FindCoordinator); -1 if unknown."""
         answers = await self._answers([self._coordinator(each, key, kind) for each in self._connections.values()])
         known = [answer for answer in answers if answer != NO_NODE]
         return max(known, key=known.count, default=int(NO_NODE))
 
     async def _answers(self, asking: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-        """All answers that come soon; if that is not a majority, all that come in time."""
+        """Return all answers that come soon; if that is not a majority, all that come in time."""
         tasks = [asyncio.ensure_future(each) for each in asking]
         done, left = await asyncio.wait(tasks, timeout=SOON_S)
         if left and 2 * len(done) <= len(tasks):

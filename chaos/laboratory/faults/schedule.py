@@ -1,9 +1,9 @@
-"""The acts on a cluster and their times, as plain values: planned whole from a seed, before the run.
+"""The acts on a cluster and their times, as plain values: the whole schedule is planned from a seed before the run.
 
-A schedule is a list of steps in order of time. A step names its *target* by a role (the leader of a partition,
-the active controller …), which is looked up when it is due; the steps of one episode mean the same node, looked up
-once. So a seed plans the same schedule each time, and a schedule can be kept, shortened by hand and run again; what
-real processes then make of it differs in detail from run to run.
+A schedule is a list of steps in order of time. A step names its *target* by a role (the leader of a partition, the
+active controller …), which is resolved when the step is due; the steps of one episode mean the same node, resolved
+once. So a seed plans the same schedule each time, and a schedule can be stored, shortened by hand and run again; its
+effects on real processes differ in detail from run to run.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ ENDS: Final = frozenset({"start", "start-all", "resume", "heal", "disk-mend", "c
 """Acts that are no faults: they end one."""
 STEPS_MAX: Final = 10_000
 SHIMMED: Final = frozenset({"disk-full", "disk-slow", "disk-fails", "disk-stall", "clock"})
-"""Acts for which nodes are started with the shim of :mod:`tidelog.chaos.disk`."""
+"""Acts that require nodes to run with the shim of :mod:`tidelog.chaos.disk`."""
 
 
 class BadSchedule(ValueError):
-    """A schedule that cannot be run; the text says what was expected and found."""
+    """An invalid schedule; the text says what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing to do. ``options`` are what the act needs: see :data:`ACTS`."""
+    """One act of a schedule. ``options`` are the parameters of the act: see :data:`ACTS`."""
 
     at_s: float
     episode: int
@@ -106,7 +106,7 @@ def steps_of(rows: Iterable[Mapping[str, Any]]) -> list[Step]:
 
 
 def check(step: Step) -> None:
-    """Raise :class:`BadSchedule` for an act or a role that is none."""
+    """Raise :class:`BadSchedule` for an unknown act or role."""
     if step.act not in ACTS:
         raise BadSchedule(f"expected an act of {', '.join(ACTS)}, found {step.act!r}")
     role, _, number = step.target.partition(":")
@@ -119,5 +119,5 @@ def check(step: Step) -> None:
 
 
 def length_s(steps: Sequence[Step]) -> float:
-    """When the last step is due."""
+    """Return the time of the last step."""
     return max((step.at_s for step in steps), default=0.0)

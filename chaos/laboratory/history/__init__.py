@@ -1,1 +1,1 @@
-"""The history of a run, as it is written."""
+"""The history of a run, as written to a file."""

@@ -1,41 +1,41 @@
-"""The history of a run as a file: JSON lines, written as operations end, read again by the judges.
+"""The history of a run as a file: JSON lines, written as operations end, read back by the judges.
 
 =============  ======================================================================================================
-``kind``       further fields; times are seconds of one monotonic clock, 0 is the run's begin
+``kind``       further fields; times are seconds of one monotonic clock, 0 is the run's start
 =============  ======================================================================================================
 ``run``        ``version``, ``seed``, ``workload``, ``nodes``, ``seconds``, ``settings``, ``topics``,
                ``configs`` (those of topics), ``mutant``; ``began`` (wall clock), ``again`` (the command),
-               ``made_by`` (versions, machine); and ``schedule``, the faults as planned, by which the run can be
+               ``made_by`` (versions, machine); and ``schedule``, the planned faults, with which the run can be
                repeated
 ``send``       ``producer``, ``number``, ``topic``, ``partition``, ``value``, ``began``, ``ended``, ``outcome`` (ok,
-               failed, unknown), ``offset``; ``transaction``, its number, where it is part of one
+               failed, unknown), ``offset``; ``transaction``, its number, if it is part of one
 ``poll``       ``consumer``, ``topic``, ``partition``, ``records`` (offset and value each), ``began``, ``ended``,
                ``committed`` (read_committed)
 ``position``   ``consumer``, ``topic``, ``partition``, ``offset`` (-1: wherever the group left off)
 ``txn``        ``producer``, ``number``, ``id`` (transactional), ``outcome``, ``began``, ``ending`` (when its
-               commit was asked for, null where it never was), ``ended``
-``snapshot``   ``who``, ``balances``, ``at``: what the accounts of a bank held, read in one go
+               commit was requested, null if it never was), ``ended``
+``snapshot``   ``who``, ``balances``, ``at``: the balances of a bank, read in one go
 ``fault``      ``episode``, ``act``, ``target``, ``nodes`` that it hit, ``at``, ``until`` (when it was done), ``leads``
                (partitions led by those nodes then), ``trouble`` if it could not be done
-``standing``   ``at``, ``controller``, ``partitions`` (leader and ISR each): written when it changes
-``elected``    ``at``, ``node``, ``epoch``: a node said that it is the active controller
-``replicas``   ``topic``, ``partition``, ``copies`` (node, bytes and digest each) on disk, when all was over
+``standing``   ``at``, ``controller``, ``partitions`` (leader and ISR each): written on a change
+``elected``    ``at``, ``node``, ``epoch``: a node logged that it is the active controller
+``replicas``   ``topic``, ``partition``, ``copies`` (node, bytes and digest each) on disk at the end
 ``phase``      ``at``, ``name``: faults (they begin), mending (the last one is over)
-``stall``      ``at``, ``late``: the laboratory itself wanted to run and did not for so long
-``machine``    ``at``, ``seconds``, ``processors``, ``processor_s`` (by what on), ``load``, ``stalls``, ``stalled_s``,
-               ``worst_s``: how the machine treated the run
-``committed``  ``group``, ``offsets`` (topic, partition, offset each): what is committed when all is over
+``stall``      ``at``, ``late``: the laboratory itself was ready and did not run for this long
+``machine``    ``at``, ``seconds``, ``processors``, ``processor_s`` (by state), ``load``, ``stalls``, ``stalled_s``,
+               ``worst_s``: the machine's effects on the run
+``committed``  ``group``, ``offsets`` (topic, partition, offset each): the committed offsets at the end
 ``batch``      ``sink``, ``number``, ``rows`` (those of the whole batch), ``asked`` (job → rows that it was to
-               commit), ``told`` (jobs that drivers were told it is decided for), ``aborted``: all that drivers
-               know of a batch when all is over
-``sinks``      ``noted``, ``last``: sink → the last batch that its program has noted, and its ledger says is decided
+               commit), ``told`` (jobs for which drivers were told that it is decided), ``aborted``: all that
+               drivers know of a batch at the end
+``sinks``      ``noted``, ``last``: sink → the last batch that its program stored, and that is decided in its ledger
 ``note``       ``at``, ``text``
-``wrong``      ``at``, ``text``: what a client saw and must never see
+``wrong``      ``at``, ``text``: an observation that a client must never make
 ``final``      ``topic``, ``partition``, ``start``, ``end``, ``records``: the log at the end, as read_committed reads it
-``end``        ``at``: the last line; a run whose file is without it did not come to its end
+``end``        ``at``: the last line; without it the run is incomplete
 =============  ======================================================================================================
 
-What members of groups do is described in :mod:`tidelog.chaos.laboratory.workloads.recorded_group`, what tells of
+The lines of group members are described in :mod:`tidelog.chaos.laboratory.workloads.recorded_group`, those of
 compacted topics in :mod:`tidelog.chaos.laboratory.history.keyed_lines`.
 """
 
@@ -54,15 +54,15 @@ from tidelog.model.ids import TopicPartition
 
 FORMAT_VERSION: Final = 1
 LINES_MAX: Final = 5_000_000
-"""A run writes no more; what comes after is counted, and the run fails."""
+"""A run writes at most this many lines; further ones are counted, and the run fails."""
 
 
 class BadHistory(ValueError):
-    """A file that is no history; the text says where and what was expected."""
+    """The file is not a valid history; the text says where and what was expected."""
 
 
 class HistoryFile:
-    """Writes a history. From any thread; what was written is on its way to the disk after :meth:`flush`."""
+    """Writes a history. Thread-safe; lines are on their way to the disk after :meth:`flush`."""
 
     def __init__(self, path: Path, lines_max: int = LINES_MAX) -> None:
         self.path = path
@@ -70,12 +70,12 @@ class HistoryFile:
         self._lines_left = lines_max
         self._began = time.monotonic()
         self.began_wall_s = time.time()
-        """When the run began, by the wall clock: what nodes log is told by it."""
+        """The start of the run by the wall clock, needed to interpret the nodes' logs."""
         self._lock = threading.Lock()
         self._file = path.open("w", encoding="utf-8")
 
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the start of the run."""
         return time.monotonic() - self._began
 
     def write(self, kind: str, **fields: Any) -> None:
@@ -150,19 +150,19 @@ class HistoryFile:
                 self._file.flush()
 
     def close(self) -> None:
-        """Write the last line, which says that the run came to its end, and close."""
+        """Write the last line, which says that the run was completed, and close."""
         self.write("end", at=_time(self.now()))
         self.abandon()
 
     def abandon(self) -> None:
-        """Close it as it is; what is written later is dropped. May be called twice."""
+        """Close it as it is; later writes are dropped. May be called twice."""
         with self._lock:
             self._file.close()
 
 
 @dataclass(slots=True)
 class Recorded:
-    """A history as it was read from a file."""
+    """A history read from a file."""
 
     run: Mapping[str, Any]
     history: History = field(default_factory=History)
@@ -170,7 +170,7 @@ class Recorded:
     log_starts: dict[TopicPartition, int] = field(default_factory=dict)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     commits_asked: dict[TransactionKey, float] = field(default_factory=dict)
-    """When the commit of a transaction was asked for, if it was."""
+    """When the commit of a transaction was requested, if it was."""
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
     faults: list[Mapping[str, Any]] = field(default_factory=list)
     standings: list[Mapping[str, Any]] = field(default_factory=list)
@@ -187,12 +187,12 @@ class Recorded:
     stalls: list[Mapping[str, Any]] = field(default_factory=list)
     machine: Mapping[str, Any] = field(default_factory=dict)
     phases: dict[str, float] = field(default_factory=dict)
-    """Name → when it began."""
+    """Name → start time."""
     complete: bool = False
-    """Whether the run came to its end."""
+    """Whether the run was completed."""
 
     def last_s(self) -> float:
-        """When the last thing happened that has a time of the laboratory's clock; more than 0."""
+        """Return the time of the last event on the laboratory's clock; more than 0."""
         return max(
             0.001,
             max((sent.ended_s for sent in self.history.sends), default=0.0),
@@ -218,7 +218,7 @@ def read_history(path: Path) -> Recorded:
         recorded = Recorded(head)
         for number, line in lines:
             if (row := _parsed(path, number, line)) is None:
-                break  # the process was killed in the midst of writing it
+                break  # the process was killed while writing it
             try:
                 _take(recorded, row)
             except (KeyError, TypeError, ValueError) as trouble:

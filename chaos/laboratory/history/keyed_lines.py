@@ -1,4 +1,4 @@
-"""The lines of a history that tell of compacted topics, written and read.
+"""The lines of a history about compacted topics, written and read.
 
 =============  ======================================================================================================
 ``kind``       further fields
@@ -6,10 +6,10 @@
 ``send``       as every send, ``value`` being the mark that names the record; ``key``, ``content`` (null: a
                tombstone), ``timestamp``
 ``scan``       ``consumer``, ``topic``, ``partition``, ``records`` (offset, timestamp, key, value and mark each),
-               ``began``, ``ended``, ``end``: a reading of the partition from its start up to there
+               ``began``, ``ended``, ``end``: a read of the partition from its start up to there
 ``kept``       ``topic``, ``partition``, ``node``, ``batches`` (base offset, last offset and leader epoch each),
-               ``records`` (offset, timestamp, leader epoch, key, value and mark each), ``wall_ms``: what lay on a
-               node's disk when all was over
+               ``records`` (offset, timestamp, leader epoch, key, value and mark each), ``wall_ms``: the content of a
+               node's disk at the end
 =============  ======================================================================================================
 """
 
@@ -93,7 +93,7 @@ def scan_of(row: Mapping[str, Any]) -> Scan:
 
 
 def kept_of(row: Mapping[str, Any], end: int) -> CleanedReplica:
-    """A copy of a partition that is committed up to ``end``."""
+    """Return a copy of a partition that is committed up to ``end``."""
     records = [
         KeyedRecord(offset, timestamp, epoch, _bytes(key), _bytes(value), mark.encode())
         for offset, timestamp, epoch, key, value, mark in row["records"]

@@ -1,8 +1,7 @@
-"""A run's software and machine, and how the machine treated it meanwhile.
+"""A run's software and machine, and the machine's effects on the run.
 
-A laboratory on a busy machine measures the machine too. So it watches itself: a thread that sleeps a little and
-writes down how much later than asked it was woken. Such a stall is time in which processes that wanted to run did
-not, nodes as well as clients.
+A laboratory on a busy machine measures the machine too. So it watches itself: a thread sleeps briefly and records how
+much later than asked it woke up. During such a stall, processes that were ready did not run, nodes as well as clients.
 """
 
 from __future__ import annotations
@@ -23,9 +22,10 @@ from tidelog.chaos.laboratory.links.toxiproxy_build import VERSION as TOXIPROXY
 
 LOOK_S: Final = 0.02
 STALL_S: Final = 0.1
-"""A wake-up this late means that the process was kept from running; less is normal under Python's own lock."""
+"""A wake-up this late means that the process was kept from running; smaller delays are normal under Python's own
+lock."""
 STALLS_MAX: Final = 20_000
-"""Of a run; further ones are counted and not written down."""
+"""Maximum number of stalls per run; further ones are counted but not written."""
 _END_S: Final = 5.0
 _GIT_S: Final = 5.0
 _STAT: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -33,7 +33,7 @@ _STAT: Final = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "s
 
 
 def made_by() -> Mapping[str, str]:
-    """Versions and machine of a run, for its history's first line."""
+    """Return the versions and the machine of a run, for its history's first line."""
     found = {"tidelog": _version("tidelog"), "commit": _commit(), "python": platform.python_version()}
     found |= {"grpcio": _version("grpcio"), "toxiproxy": TOXIPROXY}
     found |= {"system": f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}"}
@@ -89,7 +89,7 @@ class MachineWatch:
 
 
 def ticks() -> dict[str, float]:
-    """Seconds that all processors together have spent so far, by what on; empty where the kernel does not say."""
+    """Return the seconds that all processors together have spent so far, by state; empty if the kernel does not say."""
     try:
         fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
     except OSError:
@@ -99,7 +99,7 @@ def ticks() -> dict[str, float]:
 
 
 def stalled_s(stalls: list[Mapping[str, Any]], begin_s: float, end_s: float) -> float:
-    """For how much of a span the laboratory itself was kept from running."""
+    """Return for how much of a span the laboratory itself was kept from running."""
     spans = [(float(stall["at"]), float(stall["at"] + stall["late"])) for stall in stalls]
     return sum(max(0.0, min(end_s, end) - max(begin_s, begin)) for begin, end in spans)
 
@@ -112,7 +112,7 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of the checkout that this file is from, with a + where files differ from it; else unknown."""
+    """Return the commit of this file's checkout, with a + if files differ from it; otherwise "unknown"."""
     directory = Path(__file__).resolve().parent
     try:
         done = subprocess.run(

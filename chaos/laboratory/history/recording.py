@@ -1,4 +1,4 @@
-"""What recorded clients share: settings, the run's budget of operations, and the reading of all topics at its end."""
+"""Parts shared by recorded clients: settings, the run's budget of operations, and the final read of all topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PADDING: Final = (0, 0, 20, 100)
 
 
 class Budget:
-    """Operations that a run may still do, all its clients together; at 0 they stop sending."""
+    """The operations that all clients of a run together may still do; at 0 they stop sending."""
 
     def __init__(self, operations: int) -> None:
         self.left = operations
@@ -39,8 +39,8 @@ async def read_final(
     bound_s: float,
     security: SecuritySettings,
 ) -> dict[TopicPartition, int]:
-    """Read the partitions from their start to where they end now, as read_committed does, into the history; return
-    their ends. Raises ``TimeoutError`` or the client's own error."""
+    """Read the partitions into the history from their start to their current end, with read_committed; return their
+    ends. Raises ``TimeoutError`` or the client's own error."""
     found, starts, ends = await read_through(bootstrap, partitions, bound_s, security)
     for at, records in found.items():
         history.final(at, starts[at], ends[at], records)
@@ -50,7 +50,7 @@ async def read_final(
 async def read_through(
     bootstrap: str, partitions: Sequence[TopicPartition], bound_s: float, security: SecuritySettings
 ) -> tuple[dict[TopicPartition, list[tuple[int, bytes]]], dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Read the partitions from their start to where they end now, as read_committed does: offsets and values, the
+    """Read the partitions from their start to their current end, with read_committed; return offsets and values, the
     starts, the ends. Raises ``TimeoutError`` or the client's own error."""
     found: dict[TopicPartition, list[tuple[int, bytes]]] = {at: [] for at in partitions}
     async with asyncio.timeout(bound_s):

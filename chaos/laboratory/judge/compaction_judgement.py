@@ -1,5 +1,5 @@
-"""The judgement of compacted topics: what readers were given, and what is left on each disk, by the judges that the
-simulation's are judged by."""
+"""The judgement of compacted topics, with the simulation's judges: the records that readers received, and the rest on
+each disk."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from tidelog.chaos.laboratory.history.keyed_lines import kept_of, scan_of, sent_
 from tidelog.model.ids import TopicPartition
 
 AWAY_MS: Final = 60_000
-"""No fault of a run, and no catching up after it, keeps a replica from the others for longer."""
+"""No fault of a run, nor the catching up afterwards, keeps a replica away from the others for longer."""
 
 
 def compacted(recorded: Recorded) -> dict[str, Mapping[str, str]]:
-    """The compacted topics of a run, and their settings."""
+    """Return the compacted topics of a run, and their settings."""
     configs: Mapping[str, Mapping[str, str]] = recorded.run.get("configs", {})
     return {topic: config for topic, config in configs.items() if config.get("cleanup.policy") == "compact"}
 
 
 def cleaned(recorded: Recorded) -> int:
-    """How many records the cleaners have taken from the copies on all disks. Every offset was a record's."""
+    """Return how many records the cleaners have removed from the replicas on all disks. Every offset was a record's."""
     return sum(recorded.ends[at_of(row)] - len(row["records"]) for row in _rows(recorded, "kept"))
 
 
 def judge_compaction(recorded: Recorded) -> list[str]:
-    """Say which reader or copy lacks a key's latest value, which copies differ, and whether nothing was cleaned."""
+    """Report readers and replicas that lack a key's latest value, replicas that differ, and whether nothing was
+    cleaned."""
     topics = compacted(recorded)
     if not recorded.complete or not topics.keys() <= {at.topic for at in recorded.ends}:
         return []
@@ -51,7 +52,7 @@ def judge_compaction(recorded: Recorded) -> list[str]:
                 kept.setdefault(at, []).append((kept_of(row, recorded.ends[at]), latest_ms))
         found += _judge_scans(recorded, topic, kept, sure_retention_ms(rules, spread_ms) / 1000)
         judge = CompactedLogJudge(rules)
-        for _ in range(2):  # the second time it knows what other copies have
+        for _ in range(2):  # the second time it knows the content of the other replicas
             for at, copies in kept.items():
                 for replica, latest_ms in copies:
                     found += judge.observe(at, replica, latest_ms, spread_ms=spread_ms)

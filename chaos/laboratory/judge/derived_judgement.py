@@ -1,4 +1,4 @@
-"""The judgement of topics that are made of others: each input has one output, and offsets agree with that."""
+"""The judgement of derived topics: each input has one output, and offsets agree with that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.model.ids import TopicPartition
 
 
 def judge_derived(recorded: Recorded) -> list[str]:
-    """Say which inputs have no output or several when all is over, and which groups have not committed all of them."""
+    """Report inputs with no output or several at the end, and groups that have not committed all of them."""
     if not recorded.complete:
         return []
     found = []
@@ -36,13 +36,13 @@ def judge_derived(recorded: Recorded) -> list[str]:
 
 
 def unrecorded(recorded: Recorded) -> set[str]:
-    """Topics to which something writes that tells the history nothing of it."""
+    """Return the topics that have a writer whose writes are not in the history."""
     told_of_otherwise = {*recorded.run.get("derived", {}), *({BATCHES} & set(recorded.run.get("topics", {})))}
     return told_of_otherwise - {sent.partition.topic for sent in recorded.history.sends}
 
 
 def without(history: History, topics: set[str]) -> History:
-    """A history of the other topics."""
+    """Return a history of the other topics."""
     sends = [sent for sent in history.sends if sent.partition.topic not in topics]
     reads = [step for step in history.reads if step.partition.topic not in topics]
     return History(sends, reads, history.transactions)

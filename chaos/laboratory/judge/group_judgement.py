@@ -1,8 +1,8 @@
-"""The judgement of the consumer groups of a history, by the judge that the simulation's are judged by.
+"""The judgement of a history's consumer groups, with the simulation's judge.
 
-What the judge hears of coordinators is here what members were told: later than it was so, and not all of it. A member
-that was told of a generation, or that its commit is there, was told by then; when it asked, its question had not
-arrived yet. So what the judge finds is so, whatever took how long.
+Here the judge learns of coordinators through the answers that members received: later than the facts, and not all of
+them. A member that learned of a generation, or that its commit succeeded, knew by then; when it asked, its request had
+not arrived yet. So the judge's findings are valid, whatever the delays.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Event = tuple[float, Callable[[], list[str]]]
 
 
 def judge_groups(recorded: Recorded) -> list[str]:
-    """Say what is wrong with the groups of which members wrote down what they did."""
+    """Report violations of the groups whose members recorded their actions."""
     found = []
     for name in sorted({line["group"] for line in recorded.groups}):
         lines = [line for line in recorded.groups if line["group"] == name]
@@ -34,7 +34,7 @@ def judge_groups(recorded: Recorded) -> list[str]:
 
 
 class _Group:
-    """One group, whose lines are told to a judge in the order of their times."""
+    """One group; its lines are passed to a judge in order of time."""
 
     def __init__(self, recorded: Recorded, lines: list[Mapping[str, Any]]) -> None:
         self._recorded = recorded
@@ -126,7 +126,7 @@ class _Group:
     def _commit_answered(self, line: Mapping[str, Any]) -> list[str]:
         found = []
         for commit, error in _commits(line):
-            # It arrived between the two, or at any time if nobody said that it is there.
+            # It arrived between the two, or at any time if nobody confirmed it.
             self._judge.commit_arrived(commit, line["ended"] if error == "NONE" else math.inf)
             if error == "NONE":
                 self._servers[commit.partition] = line["server"]
@@ -134,8 +134,8 @@ class _Group:
         return found
 
     def _fetched(self, line: Mapping[str, Any]) -> list[str]:
-        """A coordinator that knows of no successor says what was, as Kafka's does; but it has the commits of all
-        generations before those of its members."""
+        """Judge fetched offsets. A coordinator that knows of no successor returns former state, as Kafka's does; but it
+        has the commits of all generations before those of its members."""
         found = []
         for topic, partition, offset in line["offsets"]:
             at = TopicPartition(topic, partition)

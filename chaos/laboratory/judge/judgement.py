@@ -1,6 +1,6 @@
-"""The judgement of a history file: by the judges that the simulation is judged by, and how long recovery took.
+"""The judgement of a history file, with the simulation's judges, and the time that recovery took.
 
-A history says by itself what it must hold: nothing here knows the cluster or the process that made it.
+A history is self-contained: nothing here knows the cluster or the process that made it.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from tidelog.chaos.workloads.transactions import ACCOUNTS, BALANCE, BANK, balanc
 from tidelog.model.ids import TopicPartition
 
 SHOWN_MAX: Final = 25
-"""Violations shown on a terminal, and the most characters of each."""
+"""Violations shown on a terminal, and the maximum characters of each."""
 TEXT_MAX: Final = 240
 
 
 @dataclass(slots=True)
 class Verdict:
-    """``violations`` is empty where everything held."""
+    """``violations`` is empty if everything held."""
 
     violations: list[str] = field(default_factory=list)
     faults: int = 0
     not_done: int = 0
-    """Steps that hit nobody, or that the laboratory could not do."""
+    """Steps that hit no target, or that the laboratory could not do."""
     sends: Mapping[Outcome, int] = field(default_factory=dict)
     records: int = 0
     """In the logs at the end."""
     reads: int = 0
-    """Handed out to consumers."""
+    """Records handed out to consumers."""
     transactions: Mapping[Outcome, int] = field(default_factory=dict)
     cleaned: int = 0
-    """Taken by cleaners from the copies of compacted topics."""
+    """Records that cleaners removed from the replicas of compacted topics."""
     recoveries: list[Recovery] = field(default_factory=list)
     elections_s: list[float] = field(default_factory=list)
     """From a kill of the active controller until another one was elected."""
     whole_s: list[float] = field(default_factory=list)
-    """From the end of an episode until every copy was in sync again, where the next one did not begin before."""
+    """From the end of an episode until every replica was in sync again, if the next one did not begin before."""
 
     @property
     def held(self) -> bool:
@@ -90,8 +90,8 @@ def judge(recorded: Recorded) -> Verdict:
 
 
 def _transactions(recorded: Recorded, foreign: set[str]) -> list[str]:
-    """What counts of the topics that transactions write to; ``foreign``: of those, the ones that only their readers
-    tell of."""
+    """Judge the topics that transactions write to; ``foreign``: those that appear in the history through their readers
+    only."""
     found = []
     attempts = attempts_of(recorded)
     written = {at.topic for attempt in attempts for at, _ in attempt.writes}
@@ -106,7 +106,8 @@ def _transactions(recorded: Recorded, foreign: set[str]) -> list[str]:
 
 
 def _read_through(recorded: Recorded) -> list[tuple[list[Polled], set[TopicPartition]]]:
-    """The records of read_committed readers that began at 0 and never sought; and the partitions that each reads."""
+    """Return the records of read_committed readers that began at 0 and never sought; and the partitions that each
+    reads."""
     sought: dict[str, set[TopicPartition]] = {}
     elsewhere: set[str] = set()
     polls: dict[str, list[Polled]] = {}
@@ -121,7 +122,7 @@ def _read_through(recorded: Recorded) -> list[tuple[list[Polled], set[TopicParti
 
 
 def _bank(recorded: Recorded) -> list[str]:
-    """The sum of the accounts never changes: not when a teller reads them, and not at the end."""
+    """Judge that the sum of the accounts never changes: not when a teller reads them, and not at the end."""
     found = []
     for snapshot in recorded.snapshots:
         found += sum_holds(snapshot["who"], snapshot["balances"], ACCOUNTS * BALANCE)
@@ -130,7 +131,7 @@ def _bank(recorded: Recorded) -> list[str]:
 
 
 def attempts_of(recorded: Recorded) -> list[Attempt]:
-    """The transactions of a history, as the judges of transactions take them."""
+    """Return the transactions of a history in the form that their judges need."""
     writes: dict[TransactionKey, list[Sent]] = {}
     for sent in recorded.history.sends:
         if sent.transaction is not None and sent.outcome is not Outcome.FAILED:
@@ -145,7 +146,7 @@ def attempts_of(recorded: Recorded) -> list[Attempt]:
 
 
 def shown(verdict: Verdict, run: Mapping[str, Any]) -> str:
-    """The verdict in words, for a terminal."""
+    """Describe the verdict for a terminal."""
     sends = ", ".join(f"{count} {outcome.value}" for outcome, count in verdict.sends.items())
     lines = [
         f"seed {run['seed']}, {run['workload']}: {verdict.faults} faults, sends {sends}; {verdict.records} records in "

@@ -1,7 +1,7 @@
-"""Objectives for recovery, and whether they were met: over one run or many.
+"""Recovery objectives, and whether they were met: over one run or many.
 
 They judge the cluster's own recovery: from the kill of a leader while nothing else was wrong, for clients that send all
-the time. Where links were slow or cut as well, or nobody was sending, it is shown and not judged.
+the time. If links were slow or cut as well, or nobody was sending, the time is shown and not judged.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tidelog.chaos.laboratory.judge.recovery import elections, recoveries, whole
 from tidelog.chaos.laboratory.judge.timeline import LINKS, PROCESS, FaultSpan, fault_spans
 
 PROGRESS_AFTER_S: Final = 5.0
-"""A fault of one node that lasts so long must see records acknowledged meanwhile."""
+"""During a fault of one node that lasts this long, some records must be acknowledged."""
 AT_ONCE_S: Final = 1.0
-"""Troubles within this time of a kill belong to it."""
+"""Faults within this time of a kill belong to it."""
 NODES_LEAST: Final = 3
-"""Of fewer, one is no minority."""
+"""With fewer nodes, one is no minority."""
 
 
 class Objective(NamedTuple):
-    """Bounds in seconds; ``None`` where there is none."""
+    """Bounds in seconds; ``None`` for no bound."""
 
     name: str
     what: str
@@ -54,16 +54,16 @@ OBJECTIVES: Final = (LEADER, TRANSACTED, CONTROLLER, WHOLE, PROGRESS)
 
 
 class Sample(NamedTuple):
-    """One recovery. ``waited_s`` is ``None`` where it never came."""
+    """One recovery. ``waited_s`` is ``None`` if it never came."""
 
     objective: str
     run: str
-    """The history it is from, by the name of its file."""
+    """The history that it is from, by file name."""
     at_s: float
     waited_s: float | None
     what: str
     judged: bool = True
-    """Whether the objective is about such a case."""
+    """Whether the objective covers this case."""
     stalled_s: float = 0.0
     """For how much of the wait the laboratory itself was kept from running."""
 
@@ -73,7 +73,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An objective over all samples that it is about."""
+    """An objective over all its samples."""
 
     objective: Objective
     count: int
@@ -82,17 +82,17 @@ class Result:
     missed: tuple[Sample, ...]
     """Recoveries over the bound for the worst, or that never came."""
     excused: tuple[Sample, ...]
-    """Those among ``missed`` in which the laboratory itself stood still for at least the excess."""
+    """Those among ``missed`` in which the laboratory itself was stalled for at least the excess."""
 
     @property
     def held(self) -> bool:
-        """Whether nothing was missed but what is excused. Of no sample nothing is said: it holds."""
+        """Return whether every miss is excused. Holds without samples."""
         within = self.objective.median_s is None or self.median_s is None or self.median_s <= self.objective.median_s
         return within and len(self.missed) == len(self.excused)
 
     @property
     def bounds(self) -> str:
-        """The bounds in words."""
+        """Describe the bounds."""
         parts = []
         if self.objective.median_s is not None:
             parts.append(f"median ≤ {self.objective.median_s:g} s")
@@ -115,7 +115,7 @@ class Result:
 
 
 def samples(recorded: Recorded, run: str) -> list[Sample]:
-    """Every recovery of a run."""
+    """Return every recovery of a run."""
     spans = fault_spans(recorded.faults, float("inf"))
     found = []
 
@@ -148,7 +148,7 @@ def samples(recorded: Recorded, run: str) -> list[Sample]:
         others = [span for span in spans if span.begin_s < wait.at_s < span.end_s]
         if wait.cut_short:
             if wait.waited_s is None or WHOLE.worst_s is None or wait.waited_s <= WHOLE.worst_s:
-                continue  # it had not had its time yet
+                continue  # it has not had its full time yet
             acts["not when the next fault came"] = None
         sample(WHOLE, wait.at_s, wait.waited_s, ", ".join(acts), judged=not others)
     for span in spans:
@@ -158,7 +158,7 @@ def samples(recorded: Recorded, run: str) -> list[Sample]:
 
 
 def results(found: Iterable[Sample]) -> list[Result]:
-    """Each objective over the samples."""
+    """Return each objective's result over the samples."""
     every = list(found)
     made = []
     for objective in OBJECTIVES:
@@ -180,15 +180,15 @@ def results(found: Iterable[Sample]) -> list[Result]:
 
 
 def _over_s(objective: Objective, sample: Sample) -> float:
-    """By how much a sample is over the bound of the worst."""
+    """Return by how much a sample exceeds the bound for the worst."""
     if sample.waited_s is None:
         return float("inf")
     return 0.0 if objective.worst_s is None else sample.waited_s - objective.worst_s
 
 
 def _alone(spans: Sequence[FaultSpan], episode: int, at_s: float, waited_s: float | None) -> bool:
-    """Whether an episode does nothing else than hit at that time, and nothing else was wrong then, nor soon after,
-    before the cluster had recovered. A fault that comes when it should have recovered is no excuse."""
+    """Return whether an episode only hits at that time, and nothing else was wrong then, nor soon after, before the
+    cluster had recovered. A fault that comes when it should have recovered is no excuse."""
     until = at_s + min(AT_ONCE_S, float("inf") if waited_s is None else waited_s)
     own = [span for span in spans if span.episode == episode]
     others = [span for span in spans if span.episode != episode and span.begin_s <= until and at_s < span.end_s]
@@ -196,8 +196,8 @@ def _alone(spans: Sequence[FaultSpan], episode: int, at_s: float, waited_s: floa
 
 
 def _silence(recorded: Recorded, span: FaultSpan) -> tuple[float, float] | None:
-    """When the longest time without any acknowledgement began within a fault of one node, and how long it was;
-    ``None`` if the fault is none that must be survived, or too short to say."""
+    """Return the start and length of the longest time without any acknowledgement during a fault of one node; ``None``
+    if the cluster need not survive the fault, or it is too short to tell."""
     lasted = span.end_s - span.begin_s
     if len(span.nodes) != 1 or recorded.run["nodes"] < NODES_LEAST or span.trouble or span.kind not in (PROCESS, LINKS):
         return None

@@ -1,5 +1,5 @@
-"""How long recovery took, as a history shows it: until records were acknowledged again, until there was another
-controller, until every copy was in sync."""
+"""Recovery times in a history: until records were acknowledged again, until there was another controller, until every
+replica was in sync."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ STEADY_S: Final = 2.0
 STEADY_SENDS: Final = 5
 """A partition that got this many records in the seconds before a fault counts as steadily written."""
 SOON_S: Final = 2.0
-"""The effects of a fault show within this time of its end: a killed node is missed when its session is over."""
+"""The effects of a fault appear within this time of its end: a killed node is noticed when its session expires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A fault's cost for the partitions whose leader it hit: from the fault to the next acknowledgement of a record
-    that was sent after it, in seconds; ``None`` where none came any more."""
+    """A fault's cost for the partitions whose leader it hit: seconds from the fault to the next acknowledgement of a
+    record that was sent after it; ``None`` if none came."""
 
     act: str
     target: str
@@ -34,9 +34,10 @@ class Recovery:
     controlled: bool = False
     """Whether it hit the active controller as well."""
     steady: int = 0
-    """How many of those partitions were sent to steadily before: of others the wait is that of their senders too."""
+    """How many of those partitions received records steadily before: for others the wait includes that of their
+    senders."""
     steady_s: float | None = None
-    """Like ``worst_s``, but only for steady ones and records outside transactions."""
+    """Like ``worst_s``, but only for steady partitions and records outside transactions."""
     transacted: int = 0
     """How many were steadily written within transactions. A producer with an open one must end it before the next
     record."""
@@ -46,18 +47,18 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """From ``at_s`` on the cluster did without something for ``waited_s`` seconds, in the wake of an episode."""
+    """After an episode, from ``at_s`` on, the cluster lacked something for ``waited_s`` seconds."""
 
     episode: int
     at_s: float
     waited_s: float | None
-    """``None`` where it did not come any more."""
+    """``None`` if it did not come any more."""
     cut_short: bool = False
-    """It had not come when something else happened."""
+    """Something else happened before it came."""
 
 
 def recoveries(recorded: Recorded) -> list[Recovery]:
-    """How long producers of the affected partitions had to wait."""
+    """Return how long producers of the affected partitions had to wait."""
     plain, transacted = _sends(recorded, within=False), _sends(recorded, within=True)
     found = []
     for fault in recorded.faults:
@@ -89,11 +90,11 @@ def recoveries(recorded: Recorded) -> list[Recovery]:
 
 
 Sends = list[tuple[float, float]]
-"""When records that were acknowledged were sent, and when they were acknowledged, in the order of the former."""
+"""Send and acknowledgement times of acknowledged records, in order of the former."""
 
 
 def _sends(recorded: Recorded, *, within: bool) -> dict[TopicPartition, Sends]:
-    """Those within transactions, or those outside."""
+    """Return the sends within transactions, or those outside."""
     found: dict[TopicPartition, Sends] = {}
     for sent in recorded.history.sends:
         if sent.outcome is Outcome.OK and (sent.transaction is not None) is within:
@@ -120,13 +121,13 @@ class Elected(NamedTuple):
 
 
 def elected(recorded: Recorded) -> list[Elected]:
-    """Each active controller, and when it became active, by the nodes' logs: they log the machine's time, whatever the
-    laboratory makes of their clocks."""
+    """Return each active controller, and when it became active, by the nodes' logs, which carry the machine's time even
+    if the laboratory shifts their clocks."""
     return sorted(Elected(row["at"], int(row["node"]), int(row["epoch"])) for row in recorded.elections)
 
 
 def elections(recorded: Recorded) -> list[Wait]:
-    """How long the cluster was without a controller after each kill of the active one."""
+    """Return how long the cluster was without a controller after each kill of the active one."""
     found = []
     elected_at = [one.at_s for one in elected(recorded)]
     for fault in recorded.faults:
@@ -138,15 +139,16 @@ def elections(recorded: Recorded) -> list[Wait]:
 
 
 def whole_at(recorded: Recorded, at_s: float) -> bool:
-    """Whether the cluster was whole then, as far as it had been asked: a controller, and every copy in sync."""
+    """Return whether the cluster was whole at a time, as far as it had been asked: a controller, and every replica in
+    sync."""
     copies = min(3, recorded.run["nodes"])
     before = [row for row in recorded.standings if row["at"] <= at_s]
     return bool(before) and _whole(before[-1], copies)
 
 
 def wholes(recorded: Recorded) -> list[Wait]:
-    """How long copies took to be in sync again after each episode, as precise as the cluster was asked; where the
-    next fault came before that, how long it had been until then (``cut_short``)."""
+    """Return how long replicas took to be in sync again after each episode, as precisely as the cluster was polled; if
+    the next fault came first, the time until then (``cut_short``)."""
     copies = min(3, recorded.run["nodes"])
     standings = [(row["at"], _whole(row, copies)) for row in recorded.standings]
     ends = {fault["episode"]: fault["until"] for fault in recorded.faults}

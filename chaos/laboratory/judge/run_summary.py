@@ -1,4 +1,4 @@
-"""A judged run in figures: what a table of many runs has of each."""
+"""The figures of a judged run, for a table of many runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TEXT_MAX: Final = 400
 
 @dataclass(slots=True)
 class RunSummary:
-    """Counts are operations. ``trouble``: why there is no verdict, where the run could not be done or judged."""
+    """Counts are operations. ``trouble``: why there is no verdict, if the run could not be done or judged."""
 
     history: str
     seed: int
@@ -31,9 +31,9 @@ class RunSummary:
     again: str = ""
     seconds: float = 0.0
     fault_phase_s: float = 0.0
-    """From the begin of the schedule until everything was mended."""
+    """From the start of the schedule until everything was repaired."""
     wrong_s: float = 0.0
-    """For how much of that at least one fault was on."""
+    """For how much of that at least one fault was active."""
     faults: int = 0
     not_done: int = 0
     acts: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class RunSummary:
     transactions: dict[str, int] = field(default_factory=dict)
     cleaned: int = 0
     violations: int = 0
-    """Illegal events; a run that did not reach its end is trouble, and no anomaly."""
+    """Illegal events; an incomplete run is trouble, and no anomaly."""
     examples: list[str] = field(default_factory=list)
     stalled_s: float = 0.0
     worst_stall_s: float = 0.0
@@ -59,7 +59,7 @@ class RunSummary:
 
 
 def summary(path: Path, recorded: Recorded, verdict: Verdict, line: Timeline) -> RunSummary:
-    """The figures of a judged history."""
+    """Return the figures of a judged history."""
     run = recorded.run
     sends = verdict.sends
     spans = [(fault.begin_s, min(fault.end_s, line.end_s)) for fault in line.faults if not fault.trouble]

@@ -1,4 +1,4 @@
-"""The judgement of sinks: each batch whole, once, of one job, by the judge that the simulation's are judged by."""
+"""The judgement of sinks, with the simulation's judge: each batch whole, once, from one job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.chaos.workloads.sinks import BATCHES
 
 
 def judge_sinks(recorded: Recorded) -> list[str]:
-    """Say which batches readers of what is committed see twice, in part, or though nobody decided them."""
+    """Report batches that readers of committed data see twice, in part, or without a decision."""
     rows = [value for at, records in recorded.final.items() if at.topic == BATCHES for _, value in records]
     if not recorded.complete or not (rows or recorded.batches):
         return []

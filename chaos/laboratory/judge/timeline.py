@@ -1,4 +1,4 @@
-"""A history as series over time: what a report draws. Pure; times are the history's."""
+"""A history as time series for a report. Pure; times are the history's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.chaos.laboratory.judge.recovery import Elected, elected
 
 BINS_MAX: Final = 300
 WIDTHS_S: Final = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0)
-"""How long a bin may be; a day at most has :data:`BINS_MAX` of the longest."""
+"""Possible lengths of a bin; a day has at most :data:`BINS_MAX` of the longest."""
 PROCESS: Final = "process"
 LINKS: Final = "links"
 DISK: Final = "disk"
@@ -43,7 +43,7 @@ _ENDED_BY: Final[Mapping[str, str]] = {
 
 
 class Span(NamedTuple):
-    """Something that held from ``begin_s`` to ``end_s``."""
+    """A state that lasted from ``begin_s`` to ``end_s``."""
 
     begin_s: float
     end_s: float
@@ -52,7 +52,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FaultSpan:
-    """A fault from when it was done to when it was undone. ``nodes`` are those that it hit."""
+    """A fault from start to undo. ``nodes`` are those that it hit."""
 
     begin_s: float
     end_s: float
@@ -65,7 +65,7 @@ class FaultSpan:
 
     @property
     def kind(self) -> str:
-        """The lane it belongs to, one of :data:`KINDS`."""
+        """Return the lane it belongs to, one of :data:`KINDS`."""
         return _KIND.get(self.act, OTHER)
 
     @property
@@ -92,13 +92,13 @@ class Bins:
     failed: list[int]
     read: list[int]
     median_s: list[float | None]
-    """From the send to its acknowledgement, of those acknowledged in the bin; ``None`` where there were none."""
+    """From the send to its acknowledgement, for records acknowledged in the bin; ``None`` if there were none."""
     p99_s: list[float | None]
 
 
 @dataclass(slots=True)
 class Timeline:
-    """All series of a run. ``end_s`` is when its last line was written, as far as lines tell."""
+    """All series of a run. ``end_s`` is the time of its last line, as far as lines have times."""
 
     end_s: float
     bins: Bins
@@ -111,7 +111,7 @@ class Timeline:
 
 
 def timeline(recorded: Recorded) -> Timeline:
-    """The series of a history."""
+    """Return the series of a history."""
     end_s = recorded.last_s()
     leaders, controller = _leaders(recorded.standings, end_s)
     return Timeline(
@@ -126,8 +126,8 @@ def timeline(recorded: Recorded) -> Timeline:
 
 
 def fault_spans(rows: Sequence[Mapping[str, Any]], end_s: float) -> list[FaultSpan]:
-    """Pair what was done with what undid it, within an episode. An act whose end is not known by name ends with the
-    first step of the episode that ends none of the others; what nothing undid, as it was done itself."""
+    """Pair each act with the one that undid it, within an episode. An act without a named counterpart ends with the
+    first step of the episode that ends none of the others; one that nothing undid ends when it was done."""
     found = []
     for index, row in enumerate(rows):
         if row["act"] in ENDS:
@@ -152,7 +152,7 @@ def fault_spans(rows: Sequence[Mapping[str, Any]], end_s: float) -> list[FaultSp
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """How long at least one of the spans lasted."""
+    """Return how long at least one of the spans lasted."""
     total, reached = 0.0, 0.0
     for begin, end in sorted(spans):
         total += max(0.0, end - max(begin, reached))
@@ -161,7 +161,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def quantile(sorted_values: Sequence[float], share: float) -> float:
-    """The value that a share of the values, which are sorted and at least one, does not exceed."""
+    """Return the value that a share of the values, sorted and at least one, does not exceed."""
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 
@@ -209,7 +209,7 @@ def _leaders(
 
 
 def _append(spans: list[LeaderSpan], span: LeaderSpan) -> None:
-    """An unchanged state continues the span."""
+    """Append a state; an unchanged one continues the span."""
     last = spans[-1] if spans else None
     if last is not None and (last.leader, last.isr, last.end_s) == (span.leader, span.isr, span.begin_s):
         spans[-1] = last._replace(end_s=span.end_s)

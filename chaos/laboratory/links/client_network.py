@@ -1,7 +1,7 @@
-"""A client's own network: it can stand still or be gone as a process can, and what passes over it can be heard.
+"""A client's own network: it can pause or die like a process, and its traffic can be observed.
 
-The clients of a run share one process. One that is killed says nothing any more, not even good-bye; one that stands
-still neither asks nor hears, and says what it had to say when it goes on: late, to a cluster that may have given it up.
+The clients of a run share one process. A killed one sends nothing any more, not even a good-bye; a paused one neither
+sends nor receives, and sends its pending requests when it resumes: late, to a cluster that may have given up on it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from tidelog.testing.cut_network import WrappedNetwork
 R = TypeVar("R", bound=Response)
 
 LATE_MAX: Final = 100
-"""Requests that a client which stands still has ready to go; what comes on top goes out only if it is waited for."""
+"""Pending requests that a paused client sends when it resumes; further ones are sent only if somebody waits for
+them."""
 
 Answered = Callable[[Response | None, Address], None]
 """Called with the answer and its sender; ``None`` without an answer: the outcome of the request is unknown."""
 Asked = Callable[[Request[Any]], Answered | None]
-"""Called when a client begins to ask."""
+"""Called when a client starts a request."""
 
 
 def secured_network(**settings: Unpack[SecuritySettings]) -> GrpcNetwork:
-    """The real network, as a client with these settings has it. Raises ``ConfigError``."""
+    """Return the real network of a client with these settings. Raises ``ConfigError``."""
     security = ClientSecurity(**settings)
     store = security.tls()
     return GrpcNetwork(tls=lambda _: store, login=security.login())
 
 
 class ClientNetwork(WrappedNetwork):
-    """The carrier of one client over ``inner``; on one event loop."""
+    """The network of one client over ``inner``; on one event loop."""
 
     def __init__(self, inner: NodeNetwork, asked: Asked | None = None) -> None:
         super().__init__(inner)
@@ -47,27 +48,27 @@ class ClientNetwork(WrappedNetwork):
         self._late: set[asyncio.Task[Any]] = set()
 
     def hold(self) -> None:
-        """Stand still."""
+        """Pause."""
         self._going_on.clear()
 
     def resume(self) -> None:
-        """Go on."""
+        """Resume."""
         self._going_on.set()
 
     def die(self) -> None:
-        """Die for good: nothing leaves or arrives any more."""
+        """Die for good: nothing is sent or received any more."""
         self._dead = True
         self._going_on.set()
 
     async def unpaused(self) -> None:
-        """Wait while the client stands still. Raises ``ConnectionLost`` when it is gone."""
+        """Wait while the client is paused. Raises ``ConnectionLost`` when it is gone."""
         await self._going_on.wait()
         if self._dead:
             raise ConnectionLost("this client is gone")
 
     async def carried(self, work: Coroutine[Any, Any, R]) -> R:
-        """Have a request carried. What a client asks while it stands still goes out when it goes on, though nobody in
-        it may wait for the answer any more: as what a stopped process was about to write."""
+        """Send a request. Requests that a client makes while it is paused are sent when it resumes, though nobody in it
+        may wait for the answer any more: like the pending writes of a stopped process."""
         if self._going_on.is_set() or len(self._late) >= LATE_MAX:
             return await work
         task = asyncio.ensure_future(work)
@@ -78,7 +79,7 @@ class ClientNetwork(WrappedNetwork):
     def _sent_late(self, task: asyncio.Task[Any]) -> None:
         self._late.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has heard of it, if it is still there
+            task.exception()  # the caller has got it, if it is still there
 
     def connect(self, address: Address, listener: str = "") -> Connection:
         return _ClientConnection(self._inner.connect(address, listener), self)
@@ -106,7 +107,7 @@ class _ClientConnection:
             await self._network.unpaused()
             answer = await self._inner.call(request, timeout_s=timeout_s)
         finally:
-            if answered is not None:  # when it is there, which may be long before a client that stands still reads it
+            if answered is not None:  # on arrival, possibly long before a paused client reads it
                 answered(answer, self._inner.address)
         await self._network.unpaused()
         return answer

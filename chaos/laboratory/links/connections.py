@@ -1,4 +1,4 @@
-"""Which processes of this machine are connected, by the kernel's own tables: does anything go round the proxies?"""
+"""Connections between processes of this machine, from the kernel's own tables: does anything bypass the proxies?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidelog.chaos.proc import ESTABLISHED, sockets, tcp_sockets
 
 
 class Link(NamedTuple):
-    """One end of an established TCP connection, as the process that has it sees it."""
+    """One end of an established TCP connection, as seen by the process that owns it."""
 
     pid: int
     local_port: int
@@ -17,7 +17,7 @@ class Link(NamedTuple):
 
 
 def connections(pids: Iterable[int]) -> list[Link]:
-    """The established IPv4 and IPv6 connections of processes, at the moment (proc(5), net/tcp)."""
+    """Return the current established IPv4 and IPv6 connections of processes (proc(5), net/tcp)."""
     by_inode = {one.inode: one for one in tcp_sockets() if one.state == ESTABLISHED}
     return [
         Link(pid, by_inode[inode].local_port, by_inode[inode].remote_port)
@@ -27,8 +27,8 @@ def connections(pids: Iterable[int]) -> list[Link]:
 
 
 def past_proxies(nodes: Mapping[int, Iterable[int]]) -> list[Link]:
-    """Connections that a node made to where another one listens; there must be none. ``nodes``: process id of each,
-    and the ports on which it listens itself; only the proxy server, which is none of them, may dial those."""
+    """Return connections from a node to a port where another node listens; there must be none. ``nodes``: process id of
+    each, and the ports on which it listens itself; only the proxy server, which is none of them, may dial those."""
     return [
         link
         for link in connections(nodes)

@@ -1,8 +1,8 @@
-"""A node's network that leads what it dials elsewhere: each peer's address to the node's own proxy for that peer.
+"""A node's network with redirected dialling: each peer's address leads to the node's own proxy for that peer.
 
-A node knows its peers by the addresses that they advertise and that the quorum's configuration names, the same for
-all. Its table says for each of them where it dials instead. An address that is not in the table is refused as a
-broken invariant: a connection that goes round the proxies would make every cut a lie.
+A node knows its peers by the addresses that they advertise and that the quorum's configuration names, the same for all.
+Its table gives the address to dial instead. An address that is not in the table is refused as a broken invariant: a
+connection that bypasses the proxies would make every cut a lie.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidelog.testing.cut_network import WrappedNetwork
 R = TypeVar("R", bound=Response)
 
 Detours = Mapping[Address, Address]
-"""Advertised address → what is dialled for it."""
+"""Advertised address → the address to dial instead."""
 
 
 class NoDetour(AssertionError):
-    """An address was dialled that no proxy stands for."""
+    """An address without a proxy was dialled."""
 
 
 def write_detours(path: Path, detours: Detours) -> None:
-    """Keep a table in a file, for the process that dials by it."""
+    """Store a table in a file, for the process that uses it."""
     path.write_text(json.dumps([[*given, *led] for given, led in detours.items()], indent=1) + "\n")
 
 
@@ -39,7 +39,7 @@ def read_detours(path: Path) -> Detours:
 
 
 class DetouredNetwork(WrappedNetwork):
-    """A node's carrier that dials what stands for an address."""
+    """A node's network that dials the replacement of each address."""
 
     def __init__(self, inner: NodeNetwork, detours: Detours) -> None:
         super().__init__(inner)
@@ -52,13 +52,13 @@ class DetouredNetwork(WrappedNetwork):
         return _DetouredConnection(address, self._inner.connect(led, listener))
 
     async def refuses(self, address: Address) -> bool:
-        """By the word of the proxy, which hides what became of the process behind it."""
+        """Ask the proxy, which hides whether the process behind it is alive."""
         led = self._detours.get(address)
         return led is not None and await self._inner.refuses(led)
 
 
 class _DetouredConnection:
-    """Claims to lead to the address that its user wanted: code that compares addresses would otherwise take it for
+    """Reports the address that its user wanted: code that compares addresses would otherwise mistake it for
     another's."""
 
     def __init__(self, address: Address, inner: Connection) -> None:

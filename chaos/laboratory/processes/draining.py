@@ -1,7 +1,7 @@
-"""Drains a broker as an operator would who repeats ``tidelog brokers drain`` until it has succeeded.
+"""Drains a broker like an operator who repeats ``tidelog brokers drain`` until it succeeds.
 
 A program: ``python -m tidelog.chaos.laboratory.processes.draining NODE BYTES_PER_SECOND``. The user's profile names the
-cluster. Exit code 0 once nothing is left on the broker; an interrupt ends it, and the moves under way go on.
+cluster. Exit code 0 once nothing is left on the broker; an interrupt ends it, and the moves in progress continue.
 """
 
 from __future__ import annotations

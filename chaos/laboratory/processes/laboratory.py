@@ -1,14 +1,14 @@
-"""A cluster of real processes between proxies: what is where, starting it, ending it.
+"""A cluster of real processes between proxies: its files, start and end.
 
     <directory>/cluster/       nodes, their configurations, data and logs (:mod:`tidelog.cli.local.cluster`)
-    <directory>/cluster/node-1/detours.json   what node 1 dials for each address that it knows
-    <directory>/cluster/node-1/faults         what is wrong with its disk and clock (:mod:`tidelog.chaos.disk`)
+    <directory>/cluster/node-1/detours.json   the address that node 1 dials for each one that it knows
+    <directory>/cluster/node-1/faults         the faults of its disk and clock (:mod:`tidelog.chaos.disk`)
     <directory>/cluster/certificates          keys and certificates of a secured cluster
-    <directory>/toxiproxy.log  what the proxy server says
+    <directory>/toxiproxy.log  output of the proxy server
 
-Every node listens on ports of its own and is known to the others by them; each dials them through its own proxies
-(:mod:`tidelog.chaos.laboratory.links.detours`). Clients are told only the addresses of proxies, in the bootstrap list
-and in metadata (``advertised.listeners``). Outside observers of the laboratory use :attr:`Laboratory.direct`.
+Every node listens on its own ports, by which the others know it; each dials the others through its own proxies
+(:mod:`tidelog.chaos.laboratory.links.detours`). Clients get only the addresses of proxies, in the bootstrap list and
+in metadata (``advertised.listeners``). Outside observers of the laboratory use :attr:`Laboratory.direct`.
 
 Everything here is called from the main thread: see :mod:`tidelog.chaos.laboratory.processes.parent_death`.
 """
@@ -45,7 +45,7 @@ STOP_TIMEOUT_S: Final = 10.0
 START_TIMEOUT_S: Final = 90.0
 _ANSWER_S: Final = 5.0
 _POLL_S: Final = 0.05
-"""For all nodes together, on a busy machine too."""
+"""For all nodes together, also on a busy machine."""
 REPLICATION: Final = "REPLICATION"
 CONTROLLER: Final = "CONTROLLER"
 CLIENT: Final = "CLIENT"
@@ -53,7 +53,7 @@ KAFKA: Final = "KAFKA"
 BETWEEN_NODES: Final = (REPLICATION, CONTROLLER)
 FOR_CLIENTS: Final = (CLIENT, KAFKA)
 CONSUMER_SESSION_MS: Final = 6_000
-"""Of members whose group's coordinator assigns."""
+"""Session timeout of members in groups with assignment by the coordinator."""
 SETTINGS: Final[Mapping[str, str]] = {
     "min.insync.replicas": "2",
     "replica.lag.time.max.ms": "3000",
@@ -63,7 +63,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "leader.imbalance.check.interval.seconds": "5",
     "auto.create.topics.enable": "false",
     "log.cleaner.backoff.ms": "500",
-    "transaction.sink.timeout.ms": "15000",  # what a killed task has opened is undecided, and readers wait for it
+    "transaction.sink.timeout.ms": "15000",  # transactions of a killed task stay undecided, and readers wait for them
     "transaction.sink.prepared.timeout.ms": "20000",
 }
 """Defaults for a laboratory of three nodes or more."""
@@ -88,7 +88,7 @@ class Laboratory:
         self.faults: Mapping[int, DiskFaults] = {}
         """The faults of each node's disk and clock, if the laboratory has the shim."""
         self.racks = 0
-        """How many racks the nodes are in, in turn; 0: nobody has one."""
+        """Number of racks over which the nodes are spread in turn; 0: no racks."""
 
     @classmethod
     @contextmanager
@@ -106,11 +106,11 @@ class Laboratory:
         security: str = "",
         racks: int = 0,
     ) -> Iterator[Laboratory]:
-        """Lay out and start a laboratory in a new or empty directory; every process of it is gone at the end.
+        """Lay out and start a laboratory in a new or empty directory; all its processes are gone at the end.
 
-        ``program`` is a toxiproxy server; ``mutant`` a rule of the nodes to break; ``shim`` what disks and clocks are
-        spoiled by (:mod:`tidelog.chaos.disk`); ``security`` a kind of :mod:`tidelog.testing.secured`, or nothing.
-        Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` for what is in the way: ports, a full
+        ``program`` is a toxiproxy server; ``mutant`` a rule of the nodes to break; ``shim`` the library that causes
+        disk and clock faults (:mod:`tidelog.chaos.disk`); ``security`` a kind of :mod:`tidelog.testing.secured`, or
+        nothing. Raises ``ConfigError`` for an invalid setting, :class:`CommandFailed` for obstacles: ports, a full
         directory, a node that does not start.
         """
         laboratory = cls.laid_out(
@@ -152,7 +152,7 @@ class Laboratory:
         mutant: str = "",
         security: str = "",
     ) -> Laboratory:
-        """Make the directory and choose the ports; start nothing."""
+        """Create the directory and choose the ports; start nothing."""
         check_platform()
         if not NODES_MIN <= nodes <= NODES_MAX:
             raise CommandFailed(f"expected {NODES_MIN} to {NODES_MAX} nodes, found {nodes}")
@@ -179,7 +179,7 @@ class Laboratory:
         return cls(directory, cluster, server, links, secure(cluster, security) if security else None)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill the processes that still run."""
         try:
             for number in self.cluster.nodes:
                 self.cluster.kill(number)
@@ -187,7 +187,7 @@ class Laboratory:
             self.server.stop()
 
     def remove(self) -> None:
-        """Delete all of it; nothing may run."""
+        """Delete the directory; nothing may run."""
         self.cluster.remove()
         shutil.rmtree(self.directory)
 
@@ -196,37 +196,37 @@ class Laboratory:
         return tuple(self.cluster.nodes)
 
     def rack_of(self, node: int) -> tuple[int, ...]:
-        """The nodes of this node's rack; without racks, it alone."""
+        """Return the nodes of this node's rack; without racks, only itself."""
         racks = self.racks or len(self.cluster.nodes)
         return tuple(other for other in self.node_ids if rack_of(other, racks) == rack_of(node, racks))
 
     @property
     def bootstrap(self) -> str:
-        """The clients' bootstrap addresses: proxies."""
+        """Return the clients' bootstrap addresses: proxies."""
         return self._bootstrap(CLIENT)
 
     @property
     def kafka_bootstrap(self) -> str:
-        """The bootstrap addresses for clients of Kafka's protocol: proxies."""
+        """Return the bootstrap addresses for clients of Kafka's protocol: proxies."""
         return self._bootstrap(KAFKA)
 
     @property
     def clients(self) -> SecuritySettings:
-        """How the clients under judgement connect and log in."""
+        """Return how the clients under judgement connect and log in."""
         return self._settings_of(CLIENT_USER)
 
     @property
     def admin(self) -> SecuritySettings:
-        """How the laboratory itself does, which may do everything."""
+        """Return how the laboratory itself connects and logs in, with all rights."""
         return self._settings_of(ADMIN)
 
     def _settings_of(self, user: str) -> SecuritySettings:
         return {} if self._security is None else self._security.client_settings(user)
 
     def renew(self, node: int, bound_s: float) -> None:
-        """Give a node another key and certificate, and wait until its listener for Kafka's clients shows it; one that
-        does not answer takes it when it is there again. Raises :class:`CommandFailed` where it keeps the old one, and
-        ``ValueError`` where there are no certificates."""
+        """Give a node another key and certificate, and wait until its listener for Kafka's clients presents it; a node
+        that does not answer loads it when it is back. Raises :class:`CommandFailed` if it keeps the old one, and
+        ``ValueError`` without certificates."""
         if self._security is None:
             raise ValueError("expected a laboratory with certificates (--security tls or tls+scram), found one without")
         wanted = self._security.renew(node).read_text()
@@ -237,7 +237,7 @@ class Laboratory:
             time.sleep(_POLL_S)
 
     def direct(self, node: int) -> Address:
-        """The address of a node's client listener without a proxy: for observers, not for the clients under
+        """Return the address of a node's client listener without a proxy: for observers, not for the clients under
         judgement."""
         return Address(ports.LOOPBACK, self.cluster.nodes[node].ports.client)
 
@@ -248,7 +248,7 @@ class Laboratory:
 
 
 def _shown(address: tuple[str, int]) -> str:
-    """The certificate that a listener shows, in PEM; "" if it does not answer."""
+    """Return the certificate that a listener presents, in PEM; "" if it does not answer."""
     try:
         return ssl.get_server_certificate(address, timeout=_ANSWER_S)
     except OSError:
@@ -262,7 +262,8 @@ def _faults(node: LocalNode, shim: Path) -> DiskFaults:
 
 
 def detours_of(node: int, routes: Sequence[Route]) -> Detours:
-    """The addresses that a node dials in place of the others' own. Its own address has no proxy: that is no link."""
+    """Return the addresses that a node dials in place of the others' own. Its own address has no proxy: that is no
+    link."""
     own = {
         route.upstream: route.upstream for route in routes if route.target == node and route.listener in BETWEEN_NODES
     }
@@ -279,7 +280,7 @@ def _port(node: LocalNode, listener: str) -> int:
 
 
 def _routes(cluster: LocalCluster, taken: set[int]) -> tuple[Route, ...]:
-    """Every link of the cluster, each with a port of its own."""
+    """Return every link of the cluster, each with a port of its own."""
     wanted = [
         (dialler, target, listener)
         for target in cluster.nodes
@@ -306,7 +307,7 @@ def _routes(cluster: LocalCluster, taken: set[int]) -> tuple[Route, ...]:
 
 
 def _advertised(node: LocalNode, routes: Sequence[Route]) -> str:
-    """Clients are told of proxies, nodes of what their tables name."""
+    """Return the advertised listeners: clients get proxies, nodes the addresses in their tables."""
     proxies = {
         route.listener: route.listen for route in routes if route.dialler == CLIENTS and route.target == node.node_id
     }

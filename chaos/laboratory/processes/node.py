@@ -1,12 +1,12 @@
-"""A node of the laboratory: the server that ``tidelog server`` runs, which dials its peers through its own proxies
-and ends with the laboratory.
+"""A node of the laboratory: the server of ``tidelog server``, but it dials its peers through its own proxies and ends
+with the laboratory.
 
-``python -m tidelog.chaos.laboratory.processes.node PARENT DETOURS [--mutant ID] [--add-scram @FILE] --config FILE
---cluster-id ID --log-file FILE``
+``python -m tidelog.chaos.laboratory.processes.node PARENT DETOURS [--mutant ID] [--add-scram @FILE]
+--config FILE --cluster-id ID --log-file FILE``
 
-With ``--mutant`` one rule of the node is broken, as the simulation breaks it to see whether it is caught
-(:mod:`tidelog.chaos.simulated.mutants`). A mutant is installed before what it changes is imported, hence the imports
-below.
+With ``--mutant`` one rule of the node is broken, in the same way as in the simulation, to see whether the break is
+detected (:mod:`tidelog.chaos.simulated.mutants`). A mutant is installed before the code that it changes is imported,
+hence the imports below.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def check_platform() -> None:
-    """Raise :class:`CommandFailed` where processes cannot be tied or their connections looked at."""
+    """Raise :class:`CommandFailed` if the platform cannot tie processes or show their connections."""
     if not sys.platform.startswith("linux"):
         raise CommandFailed(f"expected Linux, whose kernel ends processes with their parent, found {sys.platform}")
 
 
 def tie_to(parent: int) -> None:
-    """End this process with the thread of ``parent`` that started it; at once if that is gone already."""
+    """End this process with the thread of ``parent`` that started it; immediately if that is gone already."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:

@@ -1,5 +1,5 @@
-"""Examines what a run left on disk once its processes are gone: whether replicas are equal, what compacted ones hold,
-and the elections."""
+"""Examines the files of a run once its processes are gone: are replicas equal, what do compacted ones hold, and which
+elections were there?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ELECTED: Final = re.compile(r"^(\S+ \S+) .*: node (\d+) is the active controlle
 
 
 class Copy(NamedTuple):
-    """One node's copy of a partition: all its segments, one behind the other."""
+    """One node's copy of a partition: all its segments, concatenated."""
 
     node: int
     size: int
@@ -29,7 +29,7 @@ class Copy(NamedTuple):
 
 
 class Election(NamedTuple):
-    """A node said that it is the active controller, at a time of the wall clock (seconds since the epoch)."""
+    """A node logged that it is the active controller, at a time of the wall clock (seconds since the epoch)."""
 
     at_s: float
     node: int
@@ -37,8 +37,8 @@ class Election(NamedTuple):
 
 
 def copies(nodes: Mapping[int, LocalNode], partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[Copy]]:
-    """Every node's copy of each partition. Where segments begin may differ from node to node, the bytes of all of them
-    together may not: followers keep what the leader sent as it came. No process may write meanwhile."""
+    """Return every node's copy of each partition. Segment boundaries may differ from node to node, but the concatenated
+    bytes may not: followers store what the leader sent. No process may write meanwhile."""
     found: dict[TopicPartition, list[Copy]] = {}
     for at in partitions:
         for number, node in sorted(nodes.items()):
@@ -58,9 +58,9 @@ def copies(nodes: Mapping[int, LocalNode], partitions: Iterable[TopicPartition])
 def contents(
     nodes: Mapping[int, LocalNode], at: TopicPartition
 ) -> Iterator[tuple[int, Sequence[tuple[int, int, int]], list[KeyedRecord]]]:
-    """Every node's copy of a partition: base offset, last offset and leader epoch of each batch, and all records.
+    """Yield every node's copy of a partition: base offset, last offset and leader epoch of each batch, and all records.
 
-    What follows damage is left out. No process may write meanwhile."""
+    Everything behind damage is left out. No process may write meanwhile."""
     for number, node in sorted(nodes.items()):
         directory = node.data_dir / str(at)
         if not directory.is_dir():
@@ -72,7 +72,7 @@ def contents(
 
 
 def elections(nodes: Mapping[int, LocalNode]) -> list[Election]:
-    """Each active controller, and when it became active, by the nodes' logs."""
+    """Return each active controller, and when it became active, from the nodes' logs."""
     return sorted(each for node in nodes.values() for each in _elections(node.log_path))
 
 

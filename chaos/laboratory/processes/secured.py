@@ -1,7 +1,7 @@
-"""Secures a new cluster of processes by certificates, passwords or both, and by an authorizer, on every listener.
+"""Secures every listener of a new cluster of processes: certificates, passwords or both, and an authorizer.
 
-The kinds are those of a cluster in a test (:mod:`tidelog.testing.secured`). The nodes and ``admin`` may do everything.
-The clients under judgement are the user ``client``, whose rights access control lists give.
+The kinds are those of a test cluster (:mod:`tidelog.testing.secured`). The nodes and ``admin`` may do everything. The
+clients under judgement are the user ``client``, whose rights come from access control lists.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ CLIENT_USER: Final = "client"
 _POLL_S: Final = 0.05
 _LISTENER: Final = "listener.name."
 _LOOKS_OFTEN: Final = {"ssl.files.check.interval.ms": "200"}
-"""So that a renewed certificate is taken within an episode."""
+"""Makes nodes load a renewed certificate within an episode."""
 
 
 def secure(cluster: LocalCluster, kind: str) -> ClusterSecurity:
-    """Give the nodes of a cluster that has not run yet their certificates, settings and first users. Call it when the
-    nodes have their programs. Raises ``ModuleNotFoundError`` that says what to install."""
+    """Give the nodes of a cluster that has never run their certificates, settings and first users. Call it when the
+    nodes have their programs. Raises ``ModuleNotFoundError``, which says what to install."""
     rng = random.SystemRandom()
     security = ClusterSecurity(kind, cluster.nodes, rng)
     security.make(cluster.directory / "certificates")
@@ -58,8 +58,8 @@ def secure(cluster: LocalCluster, kind: str) -> ClusterSecurity:
 
 async def let_in(bootstrap: str, nodes: Iterable[Address], settings: SecuritySettings, bound_s: float) -> None:
     """Give the clients under judgement their rights: all on topics, groups and transactional ids, none on the cluster.
-    Returns when every node knows. ``settings`` are those of ``admin``. Raises ``TimeoutError`` and what the SDK does.
-    """
+    Return when every node knows them. ``settings`` are those of ``admin``. Raises ``TimeoutError`` and errors of the
+    SDK."""
     entries = [
         AclBinding(kind, "*", PatternType.LITERAL, f"User:{CLIENT_USER}", "*", AclOperation.ALL, PermissionType.ALLOW)
         for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)

@@ -1,8 +1,8 @@
-"""Many runs, one after the other, each in a process of its own: if one fails, hangs or dies, the others still run.
+"""Many runs, one after the other, each in its own process: if one fails, hangs or dies, the others still run.
 
-A campaign's directory holds, for each run, its history, what it said (``.out``), what its clients logged (``.log``)
-and its report; and the table of all of them as ``campaign.html``, ``campaign.md`` and ``campaign.json``, written again
-after every run, so that an interrupted campaign has one too.
+A campaign's directory holds, for each run, its history, its output (``.out``), its clients' log (``.log``) and its
+report; and the table of all of them as ``campaign.html``, ``campaign.md`` and ``campaign.json``, rewritten after every
+run, so that an interrupted campaign has one too.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ RUNS_MAX: Final = 10_000
 OVERHEAD_S: Final = 30.0
 """A run's time beyond its faults, until one has been measured."""
 MARGIN_S: Final = 900.0
-"""A run that is not over so long after the end of its faults is ended: start, waits, reading and judging take less."""
+"""A run is ended this long after the end of its faults: start, waits, reading and judging take less."""
 INTERRUPT_S: Final = 60.0
-"""How long a run may take to end its processes when it is asked to; then it is killed, and they with it."""
+"""How long a run that is asked to end may take to stop its processes; then it is killed, and they with it."""
 PROGRESS_S: Final = 20.0
 NAME: Final = "campaign"
 PROGRAM: Final = (sys.executable, "-P", "-m", "tidelog.chaos.laboratory")
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One run of a campaign: ``options`` are those of ``./dev chaos run`` but for its seed and workload."""
+    """One run of a campaign: ``options`` are those of ``./dev chaos run`` except its seed and workload."""
 
     seed: int
     workload: str
@@ -48,13 +48,13 @@ class Planned:
     options: tuple[str, ...] = ()
 
     def command(self, directory: Path, name: str) -> list[str]:
-        """How the run is asked for."""
+        """Return the arguments of the run."""
         asked = ["run", "--seed", str(self.seed), "--workload", self.workload, "--seconds", f"{self.seconds:g}"]
         return [*asked, *self.options, "--dir", str(directory), "--name", name]
 
 
 def planned(seeds: Sequence[int], workloads: Sequence[str], seconds: float, options: Sequence[str]) -> list[Planned]:
-    """A run for each seed, over the workloads in turn."""
+    """Return a run for each seed, over the workloads in turn."""
     if len(seeds) > RUNS_MAX:
         raise CommandFailed(f"expected at most {RUNS_MAX} runs, found {len(seeds)}")
     return [
@@ -63,7 +63,7 @@ def planned(seeds: Sequence[int], workloads: Sequence[str], seconds: float, opti
 
 
 class Campaign:
-    """Runs in ``directory``, which must have none of an earlier one. ``asked`` is the command, for the summary;
+    """Runs in ``directory``, which must have none of an earlier campaign. ``asked`` is the command, for the summary;
     ``program`` does a run, with the arguments of :meth:`Planned.command`."""
 
     def __init__(
@@ -88,8 +88,8 @@ class Campaign:
             raise CommandFailed(f"{directory} holds {earlier[0].name} already; name a directory without histories")
 
     def run(self) -> list[RunSummary]:
-        """Do all runs; returns the outcome of each. An interrupt ends the current run, and propagates.
-        Raises :class:`CommandFailed` where the first one does not even begin: none will."""
+        """Do all runs; return the outcome of each. An interrupt ends the current run, and propagates. Raises
+        :class:`CommandFailed` if the first one does not even start: then none will."""
         began = time.monotonic()
         for index, planned_run in enumerate(self._runs):
             self._say(
@@ -108,7 +108,7 @@ class Campaign:
         return self.done
 
     def _left(self, index: int) -> str:
-        """How long the runs from a place on will take, by those that were done."""
+        """Estimate how long the remaining runs will take, from the finished ones."""
         left_s = sum(max(0.0, run.seconds + self._overhead_s) for run in self._runs[index:])
         return f"about {left_s / 60:.0f} min left, until {time.strftime('%H:%M', time.localtime(time.time() + left_s))}"
 
@@ -125,7 +125,7 @@ class Campaign:
         return made
 
     def _perform(self, index: int, run: Planned, name: str) -> str:
-        """Do a run; returns what kept it from being done, empty if it was, whatever its verdict."""
+        """Do a run; return what prevented it, empty if it was done, whatever its verdict."""
         command = [sys.executable, "-P", "-m", "tidelog.chaos.laboratory.processes.parent_death", str(os.getpid())]
         command += [*self._program, *run.command(self._directory, name)]
         with ExitStack() as ends:
@@ -145,7 +145,7 @@ class Campaign:
         return last[:_TEXT_MAX] if code > 0 else f"ended by signal {-code}"
 
     def _follow(self, index: int, said: IO[bytes], out: IO[str], deadline: float) -> str | None:
-        """Keep what a run says, tell some of it; returns its last line, or ``None`` if it goes on for too long."""
+        """Store a run's output, and show some of it; return its last line, or ``None`` if it takes too long."""
         shown = time.monotonic()
         last, rest = "", b""
         with selectors.DefaultSelector() as selector:
@@ -168,8 +168,8 @@ class Campaign:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a run that still goes on to end (not by SIGINT, which is ignored below a shell's background job); kill it if
-    it does not. Its nodes die with it."""
+    """Ask a run to end (not by SIGINT, which is ignored below a shell's background job); kill it if it does not. Its
+    nodes die with it."""
     if process.poll() is not None:
         return
     process.terminate()

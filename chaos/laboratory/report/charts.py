@@ -1,6 +1,6 @@
-"""Pictures of a run, as SVG: lanes of what held when, curves over time, recovery times as dots.
+"""Charts of a run, as SVG: lanes of states, curves over time, recovery times as dots.
 
-Every picture over time has the same axis, so that what stands above one another happened at once.
+All charts over time share one axis, so that points above one another are simultaneous.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ CURVES: Final = 110.0
 NODE_COLOURS: Final = 9
 _TICKS: Final = 10
 _LABEL_LEAST: Final = 14.0
-"""A bar that is narrower has no text in it; its title tells when it is pointed at."""
+"""A narrower bar has no text in it; its title appears on hover."""
 _LETTER: Final = 6.0
 
 
 class Bar(NamedTuple):
-    """Part of a lane. ``colour`` is a CSS value, ``title`` is told when it is pointed at."""
+    """Part of a lane. ``colour`` is a CSS value, ``title`` appears on hover."""
 
     begin_s: float
     end_s: float
@@ -46,7 +46,7 @@ class Curve(NamedTuple):
 
 
 class Dots(NamedTuple):
-    """A row of recovery times, in seconds, each with its title; ``bounds`` are lines with a name."""
+    """A row of recovery times, in seconds, each with its title; ``bounds`` are named lines."""
 
     name: str
     values: Sequence[tuple[float, str, bool]]
@@ -60,7 +60,7 @@ def node_colour(node: int) -> str:
 
 
 def lanes(rows: Sequence[tuple[str, Sequence[Bar]]], end_s: float, name: str) -> Html:
-    """Lanes with their names at the left."""
+    """Draw lanes with their names at the left."""
     height = LANE * len(rows) + AXIS
     parts = []
     for index, (label, bars) in enumerate(rows):
@@ -74,7 +74,7 @@ def lanes(rows: Sequence[tuple[str, Sequence[Bar]]], end_s: float, name: str) ->
 def curves(
     lines: Sequence[Curve], width_s: float, end_s: float, name: str, bands: Sequence[Span], *, logarithmic: bool = False
 ) -> Html:
-    """Curves over one another, with their names at the left and faults as bands behind them."""
+    """Draw curves one above the other, with their names at the left and faults as bands behind them."""
     values = [value for line in lines for value in line.values if value is not None]
     low, high = _range(values, logarithmic)
 
@@ -101,7 +101,7 @@ def curves(
 
 
 def dots(rows: Sequence[Dots], name: str) -> Html:
-    """Recovery times on one logarithmic axis; hollow ones are not judged, a stroke is the median."""
+    """Draw recovery times on one logarithmic axis; hollow ones are not judged, a stroke is the median."""
     every = [value for row in rows for value, _, _ in row.values] + [at for row in rows for at, _ in row.bounds]
     low, high = _range(every, True)
     tall = 2 * LANE
@@ -178,13 +178,13 @@ def _time_axis(end_s: float, top: float) -> list[Html]:
 
 
 def _step(about: float) -> float:
-    """A round number near ``about``."""
+    """Return a round number near ``about``."""
     size = 10.0 ** floor(log10(about))
     return next(size * factor for factor in (1, 2, 5, 10) if size * factor >= about)
 
 
 def _range(values: Sequence[float], logarithmic: bool) -> tuple[float, float]:
-    """From where to where an axis goes; never empty."""
+    """Return the range of an axis; never empty."""
     high = max(values, default=1.0)
     if not logarithmic:
         return 0.0, max(high, 1e-9) * 1.05
@@ -203,7 +203,7 @@ def _marks(low: float, high: float, logarithmic: bool) -> list[float]:
 
 
 def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """The stretches that have values."""
+    """Return the stretches that have values."""
     found: list[list[tuple[int, float]]] = []
     open_now = False
     for at, value in enumerate(values):

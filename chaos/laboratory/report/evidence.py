@@ -1,7 +1,7 @@
-"""The operations of a history that a violation speaks of: what was sent, answered, read and found at the end.
+"""The operations of a history that belong to a violation: sends, answers, reads and the final state.
 
-A violation is a sentence; it names values in quotes, partitions, offsets, clients and transactions. What a history
-has of those is what shows it.
+A violation is a sentence; it names values in quotes, partitions, offsets, clients and transactions. The history's
+entries about those are the evidence.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tidelog.chaos.laboratory.judge.timeline import FaultSpan
 from tidelog.model.ids import TopicPartition
 
 OPERATIONS_MAX: Final = 16
-"""Of one violation; the earliest are shown, and how many more there are."""
+"""Maximum operations per violation; the earliest are shown, and how many more there are."""
 NUMBERS_MAX: Final = 8
 VALUE_SHOWN: Final = 40
-"""Judges name a value by this many bytes of its beginning."""
+"""Judges name a value by its first bytes, this many."""
 NEAR_S: Final = 2.0
-"""A fault that was over for so long when an operation began may still be what it met."""
+"""An operation that began this long after the end of a fault may still have been affected by it."""
 _QUOTED: Final = re.compile(r"b?'(?:[^'\\]|\\.)*'|b?\"(?:[^\"\\]|\\.)*\"")
 _NUMBER: Final = re.compile(r"(?<![\w.:-])\d+(?![\w:])")
 _TRANSACTION: Final = re.compile(r"([\w.+-]+)'s transaction (\d+)")
 
 
 class Operation(NamedTuple):
-    """One thing that a client did, or that was found when all was over (times of ``None``)."""
+    """One operation of a client, or a finding at the end (times of ``None``)."""
 
     began_s: float | None
     ended_s: float | None
@@ -51,7 +51,7 @@ class Evidence(NamedTuple):
 
 
 class Witness:
-    """A history, laid out to be asked for what it has of values, offsets and transactions."""
+    """A history, indexed by values, offsets and transactions."""
 
     def __init__(self, recorded: Recorded, faults: Sequence[FaultSpan]) -> None:
         self._recorded = recorded
@@ -69,7 +69,7 @@ class Witness:
         self._names |= {step.consumer for step in recorded.history.reads}
 
     def of(self, violation: str) -> Evidence:
-        """The operations that a violation speaks of, in order of time."""
+        """Return the operations that a violation mentions, in order of time."""
         words = set(re.split(r"[\s,:;()]+", violation))
         partitions = {at for at in self._partitions() if str(at) in words}
         names = self._names & words
@@ -102,7 +102,7 @@ class Witness:
     def _reads(
         self, values: set[bytes], places: set[tuple[TopicPartition, int]], names: set[str]
     ) -> Iterator[Operation]:
-        """Only those of the clients that are named, if any of them reads."""
+        """Yield only the reads of the named clients, if any of them reads."""
         steps = self._recorded.history.reads
         readers = names & {step.consumer for step in steps}
         for step in steps:
@@ -133,7 +133,7 @@ class Witness:
 
 
 def _once(reads: Iterable[Operation]) -> Iterator[Operation]:
-    """Of a record that one client was given again and again, the first time; and how often it was."""
+    """Yield a record that one client received repeatedly only the first time, with the count."""
     times: dict[tuple[str, str, int | None, str], list[Operation]] = {}
     for one in reads:
         times.setdefault((one.who, one.where, one.offset, one.value), []).append(one)
@@ -143,7 +143,7 @@ def _once(reads: Iterable[Operation]) -> Iterator[Operation]:
 
 
 def _order(one: Operation) -> tuple[bool, float, str, str, int, str]:
-    """By time; what was found at the end last."""
+    """Sort by time; findings at the end come last."""
     offset = -1 if one.offset is None else one.offset
     return one.ended_s is None, one.ended_s or 0.0, one.who, one.where, offset, one.value
 

@@ -1,6 +1,6 @@
-"""A page of HTML that stands by itself: elements whose text is escaped, one sheet of style, no script.
+"""A self-contained HTML page: elements with escaped text, one style sheet, no script.
 
-Whatever is not made by :func:`tag` is text and is escaped; so nothing that a history says becomes markup.
+Everything that :func:`tag` did not make is text and is escaped; so no content of a history becomes markup.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Child = Html | str | int | float | None
 
 
 def tag(element: str, /, *children: Child, **attributes: str | int | float | None) -> Html:
-    """An element. ``class_`` is the class, other names have hyphens for underscores; attributes of ``None`` are left
-    out, and so are such children."""
+    """Make an element. ``class_`` is the class, other names have hyphens for underscores; attributes of ``None`` are
+    left out, and so are such children."""
     parts = [f"<{element}"]
     for key, value in attributes.items():
         if value is not None:
@@ -34,14 +34,14 @@ def tag(element: str, /, *children: Child, **attributes: str | int | float | Non
 
 
 def joined(*children: Child) -> Html:
-    """Children one behind the other, what is text escaped."""
+    """Concatenate children; text is escaped."""
     return Html(
         "".join(child if isinstance(child, Html) else escape(str(child)) for child in children if child is not None)
     )
 
 
 def table(head: list[str], rows: list[list[Child]], numbers: frozenset[int] = frozenset()) -> Html:
-    """A table that scrolls by itself where it is too wide. ``numbers``: columns that are set flush right."""
+    """Make a table that scrolls by itself if it is too wide. ``numbers``: right-aligned columns."""
 
     def cells(name: str, values: list[Child]) -> list[Html]:
         return [tag(name, value, class_="number" if index in numbers else None) for index, value in enumerate(values)]
@@ -53,7 +53,7 @@ def table(head: list[str], rows: list[list[Child]], numbers: frozenset[int] = fr
 
 
 def page(title: str, *body: Child) -> Html:
-    """A whole document."""
+    """Make a whole document."""
     head = tag(
         "head",
         tag("meta", charset="utf-8"),

@@ -1,4 +1,4 @@
-"""The report of one run: what was done to it, what became of its clients, what was found, how to run it again."""
+"""The report of one run: its faults, the state of its clients, the findings, and how to repeat it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _GAP: Final = "·"
 
 
 def run_page(path: Path, recorded: Recorded, verdict: Verdict, line: Timeline, figures: RunSummary) -> Html:
-    """The page of one judged history."""
+    """Return the page of one judged history."""
     run = recorded.run
     name = f"{figures.workload}, seed {figures.seed}"
     again = str(run.get("again", "")) or f"./dev chaos run --seed {figures.seed} --workload {figures.workload}"
@@ -73,7 +73,7 @@ def run_page(path: Path, recorded: Recorded, verdict: Verdict, line: Timeline, f
 
 
 def verdict_box(held: bool, more: str) -> Html:
-    """The verdict in a box that is seen first."""
+    """Return the verdict in a prominent box."""
     words = tag("span", "held: nothing illegal in the history", class_="good")
     if not held:
         words = tag("span", "BROKEN", class_="bad")
@@ -81,12 +81,13 @@ def verdict_box(held: bool, more: str) -> Html:
 
 
 def figure_list(pairs: Sequence[tuple[str, str]]) -> Html:
-    """Large figures in a row, each with what it is."""
+    """Return large figures in a row, each with its label."""
     return tag("ul", *(tag("li", tag("b", value), tag("span", what)) for value, what in pairs), class_="figures")
 
 
 def recovery_section(found: Sequence[Sample], *, several: bool) -> list[Child]:
-    """Recovery against the objectives: table and distribution; each single one, unless of many runs."""
+    """Return recovery against the objectives: table and distribution; every single recovery too, unless the page covers
+    many runs."""
     judged = results(found)
     rows = []
     for result in judged:
@@ -262,7 +263,7 @@ def _legend(nodes: Sequence[int]) -> Html:
 
 
 def _fault_lanes(line: Timeline, nodes: Sequence[int]) -> list[tuple[str, list[Bar]]]:
-    """A lane for each node and kind of fault that it met."""
+    """Return a lane for each node and kind of fault that it met."""
     rows = []
     for node in nodes:
         for kind in KINDS:
@@ -281,7 +282,7 @@ def _fault(fault: FaultSpan) -> Bar:
 
 
 def fault_words(fault: FaultSpan) -> str:
-    """A fault in one line."""
+    """Describe a fault in one line."""
     whom = f" ({fault.target})" if fault.target else ""
     hit = f", node {', '.join(map(str, fault.nodes))}" if fault.nodes else ""
     return f"#{fault.episode} {fault.words}{whom}{hit}"

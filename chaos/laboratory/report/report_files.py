@@ -1,4 +1,4 @@
-"""Reports as files: of one history, or of many with a table that leads to each."""
+"""Reports as files: for one history, or for many with a table that links to each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.chaos.laboratory.report.report_summary import summary_json, summary
 
 
 def report_beside(history: Path) -> Path:
-    """The default place of a history's report."""
+    """Return the default place of a history's report."""
     return history.with_suffix(".html")
 
 
@@ -26,7 +26,7 @@ def write_report(history: Path, out: Path) -> RunSummary:
 
 
 def write_page(history: Path, recorded: Recorded, verdict: Verdict, out: Path) -> RunSummary:
-    """Write the page of a history that is read and judged already."""
+    """Write the page of a history that was read and judged already."""
     line = timeline(recorded)
     figures = summary(history, recorded, verdict, line)
     out.write_text(run_page(history, recorded, verdict, line, figures), encoding="utf-8")
@@ -43,7 +43,7 @@ def reported(history: Path) -> RunSummary:
 
 
 def write_summary(runs: Sequence[RunSummary], directory: Path, name: str, command: str) -> tuple[Path, ...]:
-    """Write the table of runs as page, Markdown and JSON beside their own pages; return where."""
+    """Write the table of runs as page, Markdown and JSON beside their own pages; return the paths."""
     paths = tuple(directory / f"{name}{suffix}" for suffix in (".html", ".md", ".json"))
     texts = (
         summary_page(runs, command),

@@ -1,4 +1,4 @@
-"""Many runs in one table: as a page, as Markdown, as words for a terminal, as JSON."""
+"""Many runs in one table: as a page, as Markdown, as text for a terminal, as JSON."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ SUMMARY_VERSION: Final = 1
 
 
 def held(runs: Sequence[RunSummary]) -> bool:
-    """Whether every run was done and nothing illegal was found. Recovery is judged apart (:func:`objectives`)."""
+    """Return whether every run was done and nothing illegal was found. Recovery is judged separately
+    (:func:`objectives`)."""
     return bool(runs) and all(run.held and not run.trouble for run in runs)
 
 
 def objectives(runs: Sequence[RunSummary]) -> list[Result]:
-    """The recovery objectives over all runs."""
+    """Return the recovery objectives over all runs."""
     return results(_samples(runs))
 
 
 def summary_page(runs: Sequence[RunSummary], command: str) -> Html:
-    """The page of many runs. ``command`` is how they were asked for, empty if unknown."""
+    """Return the page of many runs. ``command`` is how they were started, empty if unknown."""
     judged = objectives(runs)
     broken = [run for run in runs if not run.held]
     more = f"{len(broken)} of {len(runs)} runs are broken or were not done" if broken else ""
@@ -77,7 +78,7 @@ def summary_page(runs: Sequence[RunSummary], command: str) -> Html:
 
 
 def summary_markdown(runs: Sequence[RunSummary], command: str) -> str:
-    """The same as Markdown: for a page of documentation."""
+    """Return the same as Markdown: for a page of documentation."""
     lines = [f"`{command}`", ""] if command else []
     lines += ["| objective | cases | median | worst | bound | |", "|---|---|---|---|---|---|"]
     for result in objectives(runs):
@@ -93,7 +94,7 @@ def summary_markdown(runs: Sequence[RunSummary], command: str) -> str:
 
 
 def summary_text(runs: Sequence[RunSummary]) -> str:
-    """The same in a few lines."""
+    """Return the same in a few lines."""
     lines = [
         f"{_sum(runs, 'held')} of {len(runs)} runs held; {_sum(runs, 'fault_phase_s') / 60:.1f} min of faults "
         f"({_sum(runs, 'wrong_s') / 60:.1f} min with something wrong), {_sum(runs, 'faults')} faults; "
@@ -113,7 +114,7 @@ def summary_text(runs: Sequence[RunSummary]) -> str:
 
 
 def summary_json(runs: Sequence[RunSummary], command: str) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the same for programs."""
     return {
         "version": SUMMARY_VERSION,
         "command": command,
@@ -187,7 +188,7 @@ def _totals(runs: Sequence[RunSummary]) -> list[str]:
 
 
 def _leader(judged: Sequence[Result]) -> str:
-    """Median and worst of leaders that were killed."""
+    """Return median and worst recovery time of killed leaders."""
     (result,) = [one for one in judged if one.objective is LEADER]
     return "" if result.median_s is None or result.worst_s is None else f"{result.median_s:.2f}, {result.worst_s:.2f}"
 

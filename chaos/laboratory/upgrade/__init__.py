@@ -1,1 +1,1 @@
-"""Clusters that go from one release to another under load."""
+"""Clusters that move from one release to another under load."""

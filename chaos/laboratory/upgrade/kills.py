@@ -1,4 +1,4 @@
-"""Which node is killed at which moment of a roll, by a seed."""
+"""Draws from a seed which node is killed at which moment of a roll."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ STARTING: Final = "while it starts"
 BESIDE: Final = "another one, as soon as it serves"
 MOMENTS: Final = (BEFORE, STARTING, STOPPING, BESIDE)
 STOPPING_S: Final = 0.7
-"""At most so long after SIGTERM: a shutdown takes about that."""
+"""Maximum delay after SIGTERM: a shutdown takes about that long."""
 STARTING_S: Final = 2.5
-"""At most so long after a start: that takes about that."""
+"""Maximum delay after a start: that takes about that long."""
 FINALISING_S: Final = 0.05
-"""At most so long after the levels were asked for: they are in force some milliseconds later."""
+"""Maximum delay after the request for the levels: they are in force some milliseconds later."""
 
 
 class Kills:
-    """Draws them. Two moments at every step, each moment at every second step."""
+    """Draws the kills. Two moments at every step, each moment at every second step."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(f"upgrade-{seed}")
@@ -28,7 +28,7 @@ class Kills:
         self.count = 0
 
     def moments(self) -> Sequence[str]:
-        """Those of the next step."""
+        """Return the moments of the next step."""
         self._step += 1
         first = self._step % len(MOMENTS)
         return (MOMENTS[first], MOMENTS[(first + 1) % len(MOMENTS)])

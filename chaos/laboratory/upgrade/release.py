@@ -1,4 +1,4 @@
-"""A release that a cluster is upgraded from: a wheel, or a Python in whose environment it is installed."""
+"""A release that a cluster is upgraded from: a wheel, or a Python from an environment with that release."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.cli.local.cluster import LocalNode
 
 
 def python_of(release: Path, directory: Path) -> str:
-    """The Python that runs it; a wheel is unpacked into ``directory``, for this Python. Raises
+    """Return the Python that runs it; a wheel is unpacked into ``directory``, for this Python. Raises
     :class:`CommandFailed`."""
     if not release.is_file():
         raise CommandFailed(
@@ -30,8 +30,8 @@ def python_of(release: Path, directory: Path) -> str:
 
 
 def begin_with(nodes: Iterable[LocalNode], interpreter: str) -> None:
-    """Have nodes that have not run yet run the release of that Python, with those of their settings that it knows.
-    Raises :class:`CommandFailed`."""
+    """Let nodes that have never run use the release of that Python, with the settings that it knows. Raises
+    :class:`CommandFailed`."""
     asks = (
         "try:\n from tidelog.model.settings.broker_config import NODE_CONFIG_DEF as one\n"
         "except ImportError:\n from tidelog.model.broker_config import NODE_CONFIG_DEF as one  # release 0.1\n"

@@ -1,6 +1,6 @@
-"""A cluster whose nodes go from one release to another under load, and the judgement of what its clients were told.
+"""A cluster whose nodes move from one release to another under load, and the judgement of the answers to its clients.
 
-The load, the judges and the last look at the disks are the laboratory's; there are no proxies.
+The load, the judges and the final disk check are the laboratory's; there are no proxies.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PER_S: Final = 90.0
 SETTINGS: Final = {
     "controlled.shutdown.timeout.ms": "5000",
     "auto.create.topics.enable": "false",
-    "metadata.log.max.record.bytes.between.snapshots": "5000",  # so that snapshots of either release are met
+    "metadata.log.max.record.bytes.between.snapshots": "5000",  # so that each release reads snapshots of the other
 }
 
 READY_S: Final = 120.0
@@ -58,7 +58,7 @@ _AGAIN_S: Final = 0.2
 
 
 class ClassicGroups(GroupWork):
-    """Release 0.1 knows no other protocol."""
+    """Groups for release 0.1, which knows no other protocol."""
 
     names = (EAGER, COOPERATIVE)
 
@@ -68,7 +68,7 @@ class DirectLaboratory(Laboratory):
 
     @classmethod
     def of(cls, directory: Path, python: str) -> DirectLaboratory:
-        """``python``: the release that the nodes begin with."""
+        """Make a laboratory. ``python``: the release that the nodes begin with."""
         cluster = LocalCluster.create(directory / "cluster", nodes=3, settings=SETTINGS, rng=random.Random())
         begin_with(cluster.nodes.values(), python)
         for node in cluster.nodes.values():
@@ -83,7 +83,7 @@ class DirectLaboratory(Laboratory):
 
 
 class Roll:
-    """What the steps of a run are given."""
+    """The arguments for the steps of a run."""
 
     def __init__(self, laboratory: Laboratory, wait_until_whole: Callable[[], None], history: HistoryFile) -> None:
         self.nodes = laboratory.cluster.nodes
@@ -116,7 +116,8 @@ class Roll:
         self.wait_until_whole()
 
     def finalise(self, levels: Mapping[str, int], kills: Kills | None = None) -> None:
-        """Raise feature levels, and see that they are in force, whoever is killed meanwhile and right after."""
+        """Raise feature levels, and check that they are in force, whichever node is killed meanwhile and right
+        after."""
         self.wait_until_whole()
         found: list[Mapping[str, int]] = []
         asking = threading.Thread(target=lambda: found.append(self._raised(levels)))
@@ -161,8 +162,9 @@ class Roll:
 
 
 def there_and_back(old: str, new: str, kills: Kills) -> Callable[[Roll], None]:
-    """The steps of a whole upgrade with kills at each: all nodes to the other release, back, there again, finalised;
-    then every node once more. Refused meanwhile: levels that a node of the former release does not know."""
+    """Return the steps of a whole upgrade with kills at each: all nodes to the other release, back, there again,
+    finalised; then every node once more. Levels that a node of the former release does not support are refused
+    meanwhile."""
 
     def steps(roll: Roll) -> None:
         order = list(roll.nodes)
@@ -189,7 +191,7 @@ def _refused(roll: Roll) -> None:
 
 
 class RollingRun(Run):
-    """A run whose faults are a function's deeds."""
+    """A run in which a function causes the faults."""
 
     def __init__(self, directory: Path, history: HistoryFile, steps: Callable[[Roll], None], seed: int) -> None:
         asked = Asked(seed=seed, seconds=1.0, workload=WORKLOAD, schedule=(), per_s=PER_S)

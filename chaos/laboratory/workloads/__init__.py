@@ -1,1 +1,1 @@
-"""Clients at work in the laboratory."""
+"""Clients that work in the laboratory."""

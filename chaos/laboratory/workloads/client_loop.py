@@ -1,4 +1,4 @@
-"""The clients' event loop, in a thread of its own: the main thread waits for processes and proxies meanwhile."""
+"""The clients' event loop, in its own thread: the main thread waits for processes and proxies meanwhile."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ClientLoop:
             self._loop.close()
 
     def run(self, work: Coroutine[Any, Any, T], bound_s: float) -> T:
-        """Run on the loop and wait for the result. Raises what the work raises; ``TimeoutError`` after the bound, and
-        the work is cancelled."""
+        """Run a coroutine on the loop and wait for the result. Raises what the coroutine raises; ``TimeoutError`` after
+        the bound, and the coroutine is cancelled."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result(bound_s)

@@ -1,7 +1,7 @@
 """The world of the laboratory's clients: real time, and one process that all of them share.
 
-A client's process is a network of its own (:mod:`tidelog.chaos.laboratory.links.client_network`). One that is killed
-says nothing any more; one that stands still neither asks nor hears.
+A client's process is a network of its own (:mod:`tidelog.chaos.laboratory.links.client_network`). A killed one sends
+nothing any more; a paused one neither sends nor receives.
 """
 
 from __future__ import annotations
@@ -30,38 +30,38 @@ CLOSE_S: Final = 5.0
 UNDISTURBED_S: Final = (5.0, 25.0)
 """From one disturbance of a client to its next, on average."""
 STILL_S: Final = (0.5, 3.0, 9.0, 14.0)
-"""How long it stands still: longer than a session, and than a transaction may be open, too."""
+"""How long it is paused: also longer than a session, and than a transaction may be open."""
 AWAY_S: Final = (0.0, 0.1, 0.5, 3.0, 9.0)
-"""How long its slot is empty: longer than a session, too."""
+"""How long its slot is empty: also longer than a session."""
 
 ACTS: Final = ("kill", "pause", "second")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The surroundings that a workload is given."""
+    """The environment of a workload."""
 
     bootstrap: str
     """Proxies of the nodes' own listeners."""
     kafka_bootstrap: str
     """Proxies of their Kafka listeners."""
     directory: Path
-    """For what it leaves on disk; there is such a directory, which is removed after a run that held."""
+    """For files that it leaves; the directory exists, and is removed after a run that held."""
     history: HistoryFile
     seed: int
     per_s: float
-    """Records per second of all its clients together."""
+    """Records per second for all its clients together."""
     budget: Budget
     security: SecuritySettings = field(default_factory=SecuritySettings)
     """How the clients connect and log in."""
 
     def rng(self, name: str) -> random.Random:
-        """The chance of one client; the same for the same seed."""
+        """Return the randomness of one client; the same for the same seed."""
         return random.Random(f"{name}-{self.seed}")
 
 
 class LaboratoryProcess:
-    """A :class:`~tidelog.chaos.workloads.world.ClientProcess` that is a network. It is over with its first task."""
+    """A :class:`~tidelog.chaos.workloads.world.ClientProcess` that is a network. It ends with its first task."""
 
     def __init__(self, name: str, world: LaboratoryWorld, asked: Asked | None, security: SecuritySettings) -> None:
         self.name = name
@@ -122,7 +122,7 @@ class LaboratoryProcess:
             return
 
     async def end(self) -> None:
-        """Cancel what is left of it, and let go of its clients: without a word to anybody if it was killed."""
+        """Cancel its remaining tasks, and close its clients: silently if it was killed."""
         left = [task for task in self._tasks if not task.done()]
         for task in left:
             task.cancel()
@@ -145,7 +145,7 @@ class LaboratoryProcess:
 class LaboratoryWorld:
     """The :class:`~tidelog.chaos.workloads.world.World` of one workload's clients.
 
-    ``clients``: so many share the stage's rate, in equal parts. ``asked``: what hears the requests of a process.
+    ``clients``: how many share the stage's rate equally. ``asked``: listener to the requests of a process.
     """
 
     scale = 2
@@ -171,7 +171,7 @@ class LaboratoryWorld:
         self._processes: set[LaboratoryProcess] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._undone: dict[asyncio.TimerHandle, Callable[[], object]] = {}
-        """Timers of what is yet to be undone."""
+        """Timers of acts that are still to be undone."""
 
     def now(self) -> float:
         return self.history.now()
@@ -214,14 +214,14 @@ class LaboratoryWorld:
         self.history.wrong(text)
 
     def over(self, process: LaboratoryProcess) -> None:
-        """A process is over; :meth:`close` waits for what is left of it."""
+        """Note that a process has ended; :meth:`close` waits for its remaining tasks."""
         self._processes.discard(process)
         task = asyncio.get_running_loop().create_task(process.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
     def calm(self) -> None:
-        """Undo at once what is yet to be undone."""
+        """Undo immediately what is still to be undone."""
         for handle, action in list(self._undone.items()):
             handle.cancel()
             del self._undone[handle]
@@ -237,12 +237,12 @@ class LaboratoryWorld:
 
 
 class Churn:
-    """Kills clients of a roster now and then, has them stand still, or begins another one beside them."""
+    """Kills clients of a roster now and then, pauses them, or starts another one beside them."""
 
     def __init__(
         self, world: LaboratoryWorld, roster: Roster[Any], rng: random.Random, acts: Sequence[str] = ACTS
     ) -> None:
-        """``acts``: what the roster can do to its clients, by the names of its methods."""
+        """``acts``: the acts of the roster on its clients, by method name."""
         self._world = world
         self._roster = roster
         self._rng = rng
@@ -254,7 +254,7 @@ class Churn:
             self._task = self._world.process("churn").run(self._run())
 
     def calm(self) -> None:
-        """Disturb nobody any more; what stands still goes on."""
+        """Stop disturbing clients; paused ones resume."""
         if self._task is not None:
             self._task.cancel()
         self._world.calm()
@@ -272,7 +272,7 @@ class Churn:
 
 
 async def stopped(world: LaboratoryWorld, roster: Roster[Any], bound_s: float) -> None:
-    """Have every client of a roster end by itself; write down those that do not in time."""
+    """Let every client of a roster end by itself; report those that do not in time."""
     roster.stop()
     try:
         await roster.ended(bound_s)

@@ -1,7 +1,7 @@
-"""The workload of groups: members come, leave, are killed, stand still and are replaced, under faults of the cluster.
+"""The workload of groups: members join, leave, are killed, pause and are replaced, during faults of the cluster.
 
-Three groups read the same topic: one rebalances eagerly, one cooperatively, and the third one's coordinator assigns
-(KIP-848); a third of each one's members are static.
+Three groups read the same topic: one rebalances eagerly, one cooperatively, and one has its coordinator assign
+(KIP-848); a third of each group's members are static.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _EAGER_STRATEGIES: Final = ("range", "roundrobin", "sticky")
 
 
 def _is_first(slot: int) -> bool:
-    """Whether a member is the first of its group, which is a static one."""
+    """Return whether a member is the first of its group, which is a static one."""
     return slot % MEMBERS == 0
 
 

@@ -1,7 +1,7 @@
-"""Kafka's own clients, by librdkafka: they write down what they do, as the SDK's do. Each lives in a thread.
+"""Kafka's own clients, by librdkafka: they record their actions like the SDK's clients. Each runs in a thread.
 
-Their outcomes are those of the others: a delivery that fails in whatever way is unknown, unless the record was never
-taken. Of librdkafka's errors a transaction minds three kinds (KIP-360): try again, abort, and never again.
+Their outcomes are those of the others: a delivery that fails in any way is unknown, unless the record was never
+accepted. For a transaction three kinds of librdkafka errors matter (KIP-360): retriable, abortable and fatal.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidelog.model.ids import TopicPartition
 
 POLL_S: Final = 0.3
 MESSAGES_MAX: Final = 100
-"""That one poll of ours makes of librdkafka's, each of which brings one."""
+"""Maximum calls to librdkafka's poll in one of our polls; each returns one message."""
 CALL_S: Final = 10.0
-"""How long a call of a transaction may take before it is made again."""
+"""How long a call of a transaction may take before it is repeated."""
 ANY_CLIENT: Final[Mapping[str, Any]] = {
     "socket.timeout.ms": 5_000,
     "reconnect.backoff.ms": 20,
@@ -41,7 +41,7 @@ ANY_PRODUCER: Final[Mapping[str, Any]] = {"enable.idempotence": True, "acks": "a
 ABORTS: Final = 0.15
 AGAIN_S: Final = 0.2
 TIMEOUT_MS: Final = 10_000
-"""Transactions are aborted when they are open for so long."""
+"""Transactions are aborted when they are open for this long."""
 _WRITES: Final = (1, 2, 3, 6)
 
 
@@ -53,17 +53,17 @@ _NAMES: Final = {
     "sasl_username": ("sasl.username",),
     "sasl_password": ("sasl.password",),
 }
-"""librdkafka's names of what secures a client of a laboratory."""
+"""librdkafka's names of the security settings of a laboratory's client."""
 
 
 def librdkafka_settings(stage: Stage) -> dict[str, Any]:
-    """Where the cluster is, and how a client connects and logs in."""
+    """Return the address of the cluster, and how a client connects and logs in."""
     secured = {name: value for ours, value in stage.security.items() for name in _NAMES[ours]}
     return {"bootstrap.servers": stage.kafka_bootstrap, **secured}
 
 
 class KafkaClient(ABC):
-    """A client in a thread of its own."""
+    """A client in its own thread."""
 
     def __init__(self, name: str, cluster: Mapping[str, Any], history: HistoryFile, rng: random.Random) -> None:
         self.name = name
@@ -77,13 +77,13 @@ class KafkaClient(ABC):
         self._thread.start()
 
     def join(self, bound_s: float) -> bool:
-        """Wait until it has ended by itself, so long at most; whether it has."""
+        """Wait up to a bound until it has ended by itself; return whether it has."""
         if self._thread.ident is not None:
             self._thread.join(bound_s)
         return not self._thread.is_alive()
 
     def end(self, bound_s: float) -> bool:
-        """Have it end, and wait so long at most; whether it has."""
+        """Stop it, and wait up to a bound; return whether it has ended."""
         self._ending.set()
         return self.join(bound_s)
 
@@ -98,7 +98,7 @@ class KafkaClient(ABC):
 
 
 class KafkaSender(KafkaClient):
-    """A client that writes, until it is told to stop or the run's budget is spent."""
+    """A client that writes until it is stopped or the run's budget is spent."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class KafkaSender(KafkaClient):
         super().__init__(name, cluster, history, rng)
         self.stopping = False
         self.done = 0
-        """Records that were acknowledged, or transactions that were committed."""
+        """Acknowledged records, or committed transactions."""
         self._partitions = partitions
         self._per_s = per_s
         self._budget = budget
@@ -121,7 +121,7 @@ class KafkaSender(KafkaClient):
 
 
 class KafkaAppender(KafkaSender):
-    """An idempotent producer of unique values; after an error that ends a producer, another one."""
+    """An idempotent producer of unique values; a fatal error ends it, and another one follows."""
 
     _number = 0
 
@@ -157,7 +157,7 @@ class KafkaAppender(KafkaSender):
         producer.purge()
 
     def _send(self, producer: Producer) -> bool:
-        """Whether the producer is of any use yet."""
+        """Send a record; return whether the producer is still usable."""
         if not self._budget.take():
             self.stopping = True
             return True
@@ -180,7 +180,7 @@ class KafkaAppender(KafkaSender):
     def _heard(self, number: int) -> Any:
         def heard(error: Any, message: Any) -> None:
             if number not in self._under_way:
-                return  # of an incarnation that is over
+                return  # from an incarnation that has ended
             if error is not None:
                 self._ended(number, Outcome.UNKNOWN)
             else:
@@ -237,7 +237,7 @@ class KafkaWriter(KafkaSender):
         self._ending.wait(len(writes) / self._per_s * rng.uniform(0.5, 1.5))
 
     def _decided(self, producer: Producer, transaction: Transaction) -> None:
-        """Raises ``KafkaException`` for what ends the producer: nobody knows what became of the transaction then."""
+        """Run a transaction to its end. Raises ``KafkaException`` for fatal errors: then the outcome is unknown."""
         try:
             producer.begin_transaction()
             for number, (at, value) in enumerate(transaction.writes):
@@ -257,7 +257,7 @@ class KafkaWriter(KafkaSender):
         transaction.outcome = Outcome.FAILED
 
     def _again(self, call: Any) -> None:
-        """Make a call until it is done. Raises ``KafkaException`` for what is not mended by that."""
+        """Repeat a call until it succeeds. Raises ``KafkaException`` for errors that a retry does not solve."""
         while True:
             try:
                 call()
@@ -276,7 +276,7 @@ class KafkaWriter(KafkaSender):
 
 
 class KafkaReader(KafkaClient):
-    """Reads partitions from their beginning on, or topics as a member of a group."""
+    """Reads partitions from their start, or topics as a member of a group."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class KafkaReader(KafkaClient):
         self._found: dict[TopicPartition, list[tuple[int, bytes]]] = {}
 
     def is_at(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether it has come to the ends of its partitions."""
+        """Return whether it has reached the ends of its partitions."""
         return all(position >= ends.get(at, 0) for at, position in self.positions.items())
 
     def _run(self) -> None:
@@ -361,6 +361,6 @@ class KafkaReader(KafkaClient):
         self._found = {}
 
     def _assigned(self, consumer: Any, partitions: Sequence[Any]) -> None:
-        self._write_down()  # what came before this belongs to what it had before
+        self._write_down()  # records before this belong to its former assignment
         for one in partitions:
             self._history.position(Positioned(self.name, TopicPartition(one.topic, one.partition)))

@@ -1,4 +1,4 @@
-"""The workload of Kafka's own clients: appending, transactions and reading by librdkafka at the Kafka listeners."""
+"""The workload of Kafka's own clients: librdkafka appends, runs transactions and reads at the Kafka listeners."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class KafkaWork:
         return {**appended, WRITER: self._writer.done, **polled}
 
     def calm(self) -> None:
-        """Nobody is disturbed."""
+        """Do nothing: this workload disturbs nobody."""
 
     async def finish(self, bound_s: float) -> None:
         writing: list[KafkaSender] = [*self._appenders, self._writer]

@@ -21,13 +21,13 @@ PARTITIONS: Final = 3
 WRITERS: Final = ("keyed-w0", "keyed-w1")
 READERS: Final = ("keyed-r0", "keyed-r1")
 KEYS: Final = (60, 200, 600)
-"""Some of so many are written so seldom that their latest values are where cleaners work."""
+"""With this many keys, some are written so seldom that their latest values are where cleaners work."""
 CONFIG: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact",
     "segment.ms": "1500",
     "min.cleanable.dirty.ratio": "0.01",
     "min.compaction.lag.ms": "500",
-    "delete.retention.ms": "120000",  # no fault keeps a replica away for so long
+    "delete.retention.ms": "120000",  # no fault keeps a replica away for that long
 }
 
 
@@ -43,7 +43,7 @@ class KeyedWork(ClientWork):
         self._keys = [b"k%d" % number for number in range(stage.rng("keyed").choice(KEYS))]
         self._scans = Counter(dict.fromkeys(READERS, 0))
         self._scanned: dict[tuple[str, TopicPartition], int] = {}
-        """How far each reader came last."""
+        """How far each reader got last."""
         self._cleaned = asyncio.Event()
 
     async def begin(self) -> None:
@@ -63,7 +63,8 @@ class KeyedWork(ClientWork):
         return {**dict.fromkeys(WRITERS, 0), **super().heard(), **self._scans}
 
     async def finish(self, bound_s: float) -> None:
-        """Writers go on until a cleaner has taken something, in a short run too: it leaves the newest segment alone."""
+        """Let writers continue until a cleaner has removed something, in a short run too: it leaves the newest segment
+        alone."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._cleaned.wait(), bound_s)
         await super().finish(bound_s)

@@ -1,20 +1,20 @@
 """Consumer groups that write down what their members do, for the judge of groups.
 
 =============  ======================================================================================================
-``kind``       further fields; ``group`` and ``who`` (one incarnation of a member; of ``done`` and ``settled``: none)
+``kind``       further fields; ``group`` and ``who`` (one incarnation of a member; not in ``done`` and ``settled``)
 =============  ======================================================================================================
-``join``       a JoinGroup that was answered without an error: ``member``, ``instance`` (static, or null),
+``join``       a JoinGroup answered without an error: ``member``, ``instance`` (static, or null),
                ``generation``, ``began``, ``ended``
 ``sync``       a SyncGroup likewise, and ``partitions`` that were assigned
-``heartbeat``  of the consumer protocol (KIP-848): ``member``, ``epoch``, ``owned`` (partitions that it says it has;
+``heartbeat``  of the consumer protocol (KIP-848): ``member``, ``epoch``, ``owned`` (partitions that it reports;
                null: as before), ``told`` (its epoch by the answer; null: none came, or a refusal), ``given``
                (partitions that it may have from then on; null: as before), ``began``, ``ended``
 ``commit``     ``member``, ``instance``, ``generation``, ``server``, ``offsets`` (topic, partition, offset, error each;
                null: no answer came), ``began``, ``ended``, ``outcome``
-``fetched``    what is committed, as a member was told: ``generation``, ``server``, ``offsets``, ``began``, ``ended``
+``fetched``    the committed offsets that a member got: ``generation``, ``server``, ``offsets``, ``began``, ``ended``
 ``member``     ``what`` a member did ``at``: ``owns`` (``partitions``, ``generation``), ``gave-up`` (``partitions``),
                ``done`` (``partition``, ``first``, ``last``), ``ended``
-``settled``    when all was mended: ``topics``, and ``members`` with the partitions of each
+``settled``    after everything was repaired: ``topics``, and ``members`` with the partitions of each
 =============  ======================================================================================================
 """
 
@@ -60,11 +60,11 @@ REFUSED: Final = frozenset(
         ErrorCode.STALE_MEMBER_EPOCH,
     }
 )
-"""What a coordinator says of a commit that it has not taken in, and never will."""
+"""A coordinator's answers that mean: a commit was not accepted, and never will be."""
 
 
 class GroupScribe:
-    """Writes down what the members of a group ask, are told and do: their
+    """Records the requests, answers and actions of a group's members: their
     :class:`~tidelog.chaos.workloads.groups.Listener`."""
 
     def __init__(
@@ -74,9 +74,10 @@ class GroupScribe:
         generation_of: Callable[[str], int | None],
         name_of: Callable[[str, TopicId], str | None],
     ) -> None:
-        """``generation_of``: in which one a member believes itself; ``name_of``: what a member calls a topic."""
+        """``generation_of``: the generation that a member believes it is in; ``name_of``: a member's name for a
+        topic."""
         self.done: dict[TopicPartition, int] = {}
-        """Partition → behind the last record that a member has worked off."""
+        """Partition → the offset behind the last record that a member has processed."""
         self._history = history
         self._group = group
         self._generation_of = generation_of
@@ -92,7 +93,7 @@ class GroupScribe:
         self._did(member, "ended")
 
     def handed_out(self, member: str, partition: TopicPartition, first: int, last: int) -> list[str]:
-        """The poll says so already."""
+        """Do nothing: the poll is recorded already."""
         return []
 
     def worked_off(self, partition: TopicPartition, first: int, last: int) -> None:
@@ -100,14 +101,14 @@ class GroupScribe:
         self.done[partition] = max(self.done.get(partition, 0), last + 1)
 
     def settled(self, topics: Sequence[str], members: Mapping[str, Sequence[TopicPartition]]) -> None:
-        """Write down who has what when all is mended."""
+        """Record the owners of partitions after everything is repaired."""
         self._write("settled", "", topics=list(topics), members={who: _pairs(has) for who, has in members.items()})
 
     def _did(self, member: str, what: str, **more: Any) -> None:
         self._write("member", member, what=what, at=self._now(), **more)
 
     def asked(self, who: str) -> Asked:
-        """The listener to a member's requests."""
+        """Listen to a member's requests."""
         return lambda request: self._begun(who, request)
 
     def _begun(self, who: str, request: Request[Any]) -> Answered | None:
@@ -239,7 +240,8 @@ class RecordedGroup(Group):
         is_static: Callable[[int], bool] = lambda slot: False,
         changes: Sequence[str] = (),
     ) -> None:
-        """``size``: so many members are there while nothing happens to it; ``changes``: what does, of its methods."""
+        """``size``: the number of members while nothing happens to the group; ``changes``: the methods that change
+        it."""
         self._scribe = scribe = GroupScribe(
             stage.history, name, lambda who: self.generation_of(who), lambda who, topic: self.name_in(who, topic)
         )
@@ -262,7 +264,7 @@ class RecordedGroup(Group):
 
     @property
     def worked_off(self) -> int:
-        """Records, as far as behind the last of each partition that a member was given."""
+        """Return the number of processed records, counted up to the last of each partition that a member received."""
         return sum(self._scribe.done.values())
 
     def begin(self) -> None:
@@ -274,7 +276,8 @@ class RecordedGroup(Group):
         self._churn.calm()
 
     def is_behind(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Whether anything is left to do: records, or partitions without one member. Writes down when nothing is."""
+        """Return whether anything is left to do: records, or partitions without exactly one member. Records when
+        nothing is."""
         mine = partitions_of(self._reads)
         if not self.is_whole(mine) or any(self._scribe.done.get(at, 0) < ends[at] for at in mine):
             return True
@@ -289,7 +292,7 @@ class RecordedGroup(Group):
 
 
 def _outcome(errors: Iterable[ErrorCode | None]) -> Outcome:
-    """Of a whole commit: refused at once for all of its partitions, done for all, or nobody knows of each."""
+    """Return the outcome of a whole commit: done for all of its partitions, refused for all, or otherwise unknown."""
     found = set(errors)
     if found <= {ErrorCode.NONE}:
         return Outcome.OK

@@ -1,5 +1,5 @@
-"""The workload of sinks: two programs that write numbered batches; their drivers and tasks are killed, stand still, and
-meet others that do the same work."""
+"""The workload of sinks: two programs that write numbered batches; their drivers and tasks are killed, pause, and meet
+others that do the same work."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tidelog.model.sinks import NO_BATCH
 SINKS: Final = ("sink0", "sink1")
 READERS: Final = ("skr0", "skr1")
 DISTURBED: Final = 0.1
-"""How often a task is killed or stands still while it is at work."""
+"""How often a task is killed or paused while it is working."""
 UNDECIDED_S: Final = 0.5
-"""How often it is asked whether anything is undecided."""
+"""How often to ask whether anything is undecided."""
 
 
 class RecordedBooks(BatchBooks):
-    """What drivers were told of their batches; it goes into the history when all is over."""
+    """The answers that drivers got about their batches; written to the history at the end."""
 
     def __init__(self, stage: Stage, world: LaboratoryWorld) -> None:
         self._rng = stage.rng("sinks-roster")
@@ -64,7 +64,7 @@ class RecordedBooks(BatchBooks):
 
 
 class SinkWork(ClientWork):
-    """Two programs, each with a sink of its own, and two readers of what is committed."""
+    """Two programs, each with its own sink, and two readers of committed data."""
 
     topics: Mapping[str, int] = {BATCHES: PARTITIONS}
 
@@ -87,7 +87,7 @@ class SinkWork(ClientWork):
         self._churn.calm()
 
     async def finish(self, bound_s: float) -> None:
-        """Wait until nothing is undecided: before that, readers do not see all that counts."""
+        """Wait until nothing is undecided: before that, readers do not see everything that counts."""
         await stopped(self.world, self._books.roster, bound_s)
         process = self.world.process("sinks-described")
         await process.run(self._describe(process.admin(), bound_s))

@@ -1,8 +1,8 @@
 """The workload of a pipeline: a Structured Streaming query of a real Spark copies one topic to another; its driver is
-killed now and then, and another one goes on from the checkpoint.
+killed now and then, and another one continues from the checkpoint.
 
-A run of the query copies what is there when it begins (``availableNow``) in batches, and is followed by another one.
-One that fails, because the cluster was out of reach for too long, is followed by another one too.
+A run of the query copies the records that exist at its start (``availableNow``) in batches; another run follows it,
+also after a failure because the cluster was unreachable for too long.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SINK: Final = "pipe-out"
 PARTITIONS: Final = 2
 PIPELINE: Final = "pipeline"
 KILLS_S: Final = (1.0, 15.0)
-"""From the first rows that a driver has copied to its death."""
+"""From the first rows that a driver has copied to its kill."""
 START_S: Final = 200.0
 FIRST_S: Final = 150.0
 POLL_S: Final = 0.1
@@ -38,7 +38,7 @@ SINK_OPTIONS: Final = {"tidelog.request.timeout.ms": "5000"}
 
 
 class SparkWork(ClientWork):
-    """A producer, the pipeline, a reader of what it makes."""
+    """A producer, the pipeline, a reader of its output."""
 
     topics: Mapping[str, int] = {SOURCE: PARTITIONS, SINK: PARTITIONS}
     derived: Mapping[str, str] = {SINK: SOURCE}
@@ -74,11 +74,11 @@ class SparkWork(ClientWork):
 
     @property
     def _seen(self) -> int:
-        """Where the reader of the sink stands, all partitions together."""
+        """Return the position of the sink's reader, all partitions together."""
         return sum(sum(reader.positions.values()) for reader in self.readers)
 
     async def begin(self) -> None:
-        """Returns when a driver has copied something: its first query takes a while, on a busy machine above all."""
+        """Return when a driver has copied something: its first query takes a while, especially on a busy machine."""
         try:
             await self._start_driver()
         except WatchFailed as failed:
@@ -117,14 +117,14 @@ class SparkWork(ClientWork):
         from tidelog.chaos.spark_kills.drivers import Driver
 
         self._drivers += 1
-        # From this thread, which lives as long as the workload does: the driver is tied to it.
+        # From this thread, which lives as long as the workload: the driver is tied to it.
         launcher = (sys.executable, "-P", "-m", "tidelog.chaos.laboratory.processes.parent_death", str(os.getpid()))
         self._driver = driver = Driver(self._directory, f"driver-{self._drivers}", launcher)
         await asyncio.to_thread(driver.wait_ready, START_S)
         return driver
 
     async def _run(self) -> None:
-        """One driver after the other, until one has copied everything."""
+        """Run one driver after the other, until one has copied everything."""
         while self._driver is not None and not self._all_copied.is_set():
             try:
                 await self._run_queries(self._driver)
@@ -135,7 +135,7 @@ class SparkWork(ClientWork):
                 await self._start_driver()
 
     async def _run_queries(self, driver: Driver) -> None:
-        """Until the driver is killed or has ended by itself, or everything is copied."""
+        """Run queries until the driver is killed or has ended by itself, or everything is copied."""
         before, killed_at_s = self._seen, math.inf
         self._history.note(f"{driver.name} begins")
         while not (driver.dead or self._all_copied.is_set()):

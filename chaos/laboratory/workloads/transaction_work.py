@@ -1,6 +1,6 @@
 """The workload of transactions: writers to several partitions at once, a bank and its teller, readers of what counts.
 
-A slot is a transactional id. A client that cannot go on ends, and another one begins under the id, which fences it.
+A slot is a transactional id. A client that cannot continue ends, and another one begins under the id, which fences it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ TELLER: Final = "b0"
 
 
 def write_down(history: HistoryFile, transaction: Transaction, first: int) -> int:
-    """Write down a transaction that is over, and what was sent of it, numbered from ``first`` on; return the number
-    that follows."""
+    """Record a finished transaction and its sends, numbered from ``first``; return the next number."""
     sends = transaction.sends(first)
     for sent in sends:
         history.send(sent)
@@ -50,7 +49,7 @@ def write_down(history: HistoryFile, transaction: Transaction, first: int) -> in
 
 
 class RecordedClients(TransactionClients):
-    """Transactional clients whose transactions go into the history as they end."""
+    """Transactional clients whose transactions are written to the history as they end."""
 
     tells_sends = True
 

@@ -1,7 +1,7 @@
-"""The workload of consume, transform, produce: members of groups make one record of each that they read, and commit
-where they are in the same transaction; they are killed and stand still meanwhile.
+"""The workload of consume, transform, produce: members of groups make one record from each that they read, and commit
+their position in the same transaction; they are killed and pause meanwhile.
 
-Recorders write down each of their transactions. Copiers do the same by the SDK's own loop, which tells nothing of it.
+Recorders record each of their transactions. Copiers do the same work with the SDK's own loop, which records nothing.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ COPIERS: Final = ("copier-0", "copier-1", "copier-2")
 STATIC: Final = COPIERS[0]
 MIRRORING: Final = ("mirror-0", "mirror-1")
 COPIES_MAX: Final = 10_000_000
-"""Copies that recorders make at most, those of transactions that are aborted too."""
+"""Maximum copies that recorders make, including aborted transactions."""
 ASK_S: Final = 0.3
 _STRATEGIES: Final = ("range", "cooperative-sticky")
 
 
 class TransformWork(ClientWork):
-    """A producer of inputs, recorders and copiers of them, a reader of what these make."""
+    """A producer of inputs, recorders and copiers of them, a reader of their outputs."""
 
     topics: Mapping[str, int] = TOPICS
     derived: Mapping[str, str] = {COPIES: INPUTS, MIRRORS: INPUTS}
 
     def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, "transform", ("ip0",), to=INPUTS, rates=3)  # two thirds are what is made of it
+        super().__init__(stage, "transform", ("ip0",), to=INPUTS, rates=3)  # two thirds of the records are outputs
         self._inputs = [at for at in self.partitions if at.topic == INPUTS]
         self._made = [at for at in self.partitions if at.topic != INPUTS]
         settings = {"partition_assignment_strategy": stage.rng("transform-strategy").choice(_STRATEGIES)}
@@ -60,7 +60,7 @@ class TransformWork(ClientWork):
             return Copier(slot, name, clients.world, mirroring)
 
         self._mirrored: dict[str, int] = {}
-        """Commits of each copier, as far as was heard."""
+        """Commits of each copier, as far as known."""
         self._programs = world = LaboratoryWorld(stage, "transform", budget=Budget(COPIES_MAX))
         slots = {**dict.fromkeys(COPIERS, record), **dict.fromkeys(MIRRORING, copy)}
         self._clients = RecordedClients(world, stage, "transform", slots)
@@ -79,7 +79,8 @@ class TransformWork(ClientWork):
         self._churn.begin()
 
     def heard(self) -> Mapping[str, int]:
-        """A group gets on if any of its members does: there may be nothing for one of them."""
+        """Return the progress: a group progresses if any of its members does, since there may be nothing for one of
+        them."""
         self._mirrored.update({each.name: each.commits for each in self._roster.everyone if isinstance(each, Copier)})
         return {
             **super().heard(),
@@ -98,8 +99,8 @@ class TransformWork(ClientWork):
         await stopped(self._programs, self._roster, bound_s / 2)
 
     async def _wait_for_groups(self, bound_s: float) -> list[str]:
-        """Until both groups have committed where the inputs end; those that have not, and got no further for
-        ``bound_s``, or were not done after twice that. Writes down what they have."""
+        """Wait until both groups have committed the ends of the inputs; return those that have not, after ``bound_s``
+        without progress or after twice that in any case. Records their offsets."""
         began = moved = self._history.now()
         bootstrap, security = self._stage.bootstrap, self._stage.security
         async with (

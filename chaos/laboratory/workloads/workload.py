@@ -1,8 +1,8 @@
-"""Clients at work while faults happen: the interface of a workload, and appending and reading.
+"""Clients that work during faults: the interface of a workload, and appending and reading.
 
 To write one: a class as :class:`Workload` describes, a row in
-:data:`tidelog.chaos.laboratory.workloads.workloads.WORKLOADS`, and what its history must hold in
-:mod:`tidelog.chaos.laboratory.judge.judgement` where the shared judges do not say it already.
+:data:`tidelog.chaos.laboratory.workloads.workloads.WORKLOADS`, and its requirements for a history in
+:mod:`tidelog.chaos.laboratory.judge.judgement`, if the shared judges do not cover them already.
 """
 
 from __future__ import annotations
@@ -29,49 +29,49 @@ BURSTS: Final = (1, 1, 2, 5, 12)
 
 
 class Workload(Protocol):
-    """Clients, and what faults aim at. Everything but the constructor runs on the clients' event loop."""
+    """Clients, and the targets of faults. Everything but the constructor runs on the clients' event loop."""
 
     topics: Mapping[str, int]
     """Topic → partitions; they exist before :meth:`begin`."""
     configs: Mapping[str, Mapping[str, str]]
-    """Topic → its own settings, where it has any."""
+    """Topic → its own settings, if it has any."""
     derived: Mapping[str, str]
-    """Topic → the one that it is made of: each value of that one has one in it, which :func:`made_of` names. The
-    history says nothing else of what is written to it, unless there are sends to it as well."""
+    """Topic → its source: each value of the source has one in it, which :func:`made_of` maps back. The history says
+    nothing else about the topic's records, unless it has sends to it as well."""
     targets: Targets
 
     async def begin(self) -> None:
-        """Start every client; returns at once."""
+        """Start every client; return immediately."""
 
     def heard(self) -> Mapping[str, int]:
-        """How much each client that must get on was told as done."""
+        """Return how much work each client that must make progress knows to be done."""
 
     def calm(self) -> None:
-        """Everything else is mended: disturb clients no more."""
+        """Stop disturbing clients: everything else is repaired."""
 
     async def finish(self, bound_s: float) -> None:
-        """Stop what changes the cluster's contents, once all of it has an outcome."""
+        """Stop the clients that change the cluster's contents, once every operation has an outcome."""
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
-        """Readers that have not come to these ends."""
+        """Return the readers that have not reached these ends."""
 
     async def close(self) -> None:
-        """End every client. Also in the midst of a run: what is under way is written down as unknown."""
+        """End every client. Possible during a run: operations in progress are recorded as unknown."""
 
 
 def derived_value(value: bytes, by: str) -> bytes:
-    """The value that a workload makes of a source's value: others make different ones of it."""
+    """Return the value that a workload makes from a source's value: other workloads make different ones."""
     return b"%s|%s" % (value, by.encode())
 
 
 def made_of(value: bytes) -> bytes:
-    """The value of the source that a value of a derived topic was made of; itself where it was copied as it is."""
+    """Return the source's value from which a value of a derived topic was made; the value itself if it was copied."""
     source, bar, _ = value.rpartition(b"|")
     return source if bar else value
 
 
 class ClientWork:
-    """Producers of unique values, readers, and whatever a workload adds to them."""
+    """Producers of unique values, readers, and the additions of a workload."""
 
     topics: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str]] = {}
@@ -80,8 +80,8 @@ class ClientWork:
     def __init__(
         self, stage: Stage, name: str, appenders: Sequence[str] = (), *, to: str = "", rates: float = 0.0
     ) -> None:
-        """``to``: the topic that appenders write to, instead of any; ``rates``: so many as one of them share the
-        stage's rate."""
+        """``to``: the topic that appenders write to, instead of any; ``rates``: how many share the stage's rate, as one
+        of them would."""
         self.world = LaboratoryWorld(stage, name, rates or len(appenders))
         self.partitions = partitions_of(self.topics)
         self.targets = Targets(self.partitions)

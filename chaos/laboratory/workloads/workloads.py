@@ -1,4 +1,4 @@
-"""The workloads there are, by name; and several of them at once."""
+"""The available workloads, by name; and several of them together."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
 
 
 def workloads_named(text: str) -> list[str]:
-    """The workloads that a text with commas names, each once. Raises :class:`CommandFailed`."""
+    """Return the workloads in a comma-separated text, each once. Raises :class:`CommandFailed`."""
     names = list(dict.fromkeys(name for name in text.split(",") if name))
     if not names or (unknown := [name for name in names if name not in WORKLOADS]):
         found = ", ".join(unknown) if names else "nothing"
@@ -43,7 +43,7 @@ def workloads_named(text: str) -> list[str]:
 
 
 def workload(names: Sequence[str], stage: Stage) -> Workload:
-    """One workload, or several at once, which share the rate."""
+    """Return one workload, or several together, which share the rate."""
     shared = replace(stage, per_s=stage.per_s / len(names))
     works = [WORKLOADS[name](shared) for name in names]
     return works[0] if len(works) == 1 else SideBySide(works)
