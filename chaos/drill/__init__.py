@@ -1,1 +1,1 @@
-"""Drills for operators: a fault on purpose, watched, measured, undone, and judged by stated objectives."""
+"""Drills for operators: a deliberate fault, watched, measured, undone, and judged by stated objectives."""

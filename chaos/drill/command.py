@@ -1,4 +1,4 @@
-"""``tidelog drill``: holds a drill, shows it, and answers with its exit code."""
+"""``tidelog drill``: runs a drill, shows it, and reports the verdict as its exit code."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AWAY_S: Final = 5.0
 
 
 class NotHeld(click.ClickException):
-    """The drill could not be held, or not to its end; the text says why and what to do."""
+    """The drill could not be run, or not to its end; the text says why and what to do."""
 
     exit_code = EXIT_NOT_HELD
 
@@ -181,7 +181,7 @@ for _one in DRILLS.values():
 
 
 def _hold(one: Drill, options: Options) -> int:
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was done is undone on the way out
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # on the way out, everything is undone
     try:
         _check(options)
         say = report.Voice(err=options.as_json)
@@ -199,7 +199,7 @@ def _hold(one: Drill, options: Options) -> int:
 
 
 def _check(options: Options) -> None:
-    """Refuse what cannot be meant, before anything is done."""
+    """Reject invalid combinations before anything is done."""
     if options.bootstrap is None:
         for name, value in (
             ("--confirm", options.confirm),
@@ -235,7 +235,7 @@ def _check(options: Options) -> None:
 
 
 def _on_made(one: Drill, options: Options, say: Say) -> int:
-    """On a cluster made for this drill. Its data is kept if it was asked for, or where the drill did not go well."""
+    """Run on a cluster made for this drill. Its data is kept if requested, or if the drill failed."""
     if options.dry_run:
         controllers = (1, 2, 3) if one.apart else tuple(range(1, options.nodes + 1))
         brokers = {number + 3 * one.apart: Address("127.0.0.1", 0) for number in range(1, options.nodes + 1)}
@@ -275,7 +275,7 @@ def _on_made(one: Drill, options: Options, say: Say) -> int:
 
 
 def _on_running(one: Drill, options: Options, say: Say, bootstrap: str) -> int:
-    """On a cluster that runs, which the operator has confirmed to be meant."""
+    """Run on a running cluster, which the operator has confirmed."""
     require_listener(bootstrap)
     connecting: SecuritySettings = secured()  # type: ignore[assignment]  # a file's settings, as text
     found = survey(bootstrap, connecting)
@@ -302,7 +302,7 @@ def _check_confirmed(options: Options, bootstrap: str, found: Found, local: Loca
 
 
 def _reach(options: Options, say: Say, found: Found, local: LocalCluster | None) -> Reach:
-    """By hand or by commands if that was asked for, else by process."""
+    """Return the access to nodes: by hand or by commands if requested, otherwise by process."""
     if options.by_hand:
         return HandReach(found.brokers, say)
     if options.stop_command and options.start_command:
@@ -334,7 +334,7 @@ def _go(
     local: LocalCluster | None,
     found: Found,
 ) -> int:
-    """Look, say, do, show."""
+    """Examine the cluster, announce, run, report."""
     check_healthy(found, local)
     one.check(found, reach)
     say(f"drill {one.name} on cluster {found.cluster_id} at {bootstrap}:")

@@ -1,6 +1,6 @@
-"""The drills: what each says that it will do, what is expected of it, and how it is done.
+"""The drills: the announcement, the objectives and the actions of each.
 
-To write one: a function that plays on a :class:`Stage`, and a row in :data:`DRILLS`.
+To write one: a function that acts on a :class:`Stage`, and a row in :data:`DRILLS`.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE
 
 BETWEEN_S: Final = 0.5
-"""From one node of a rolling restart to the next, once everything is whole."""
+"""Pause between two nodes of a rolling restart, once everything is whole."""
 NOTHING_LOST: Final = (Objective("lost", 0), Objective("duplicated", 0))
 
 
 def in_the_end(limits: Limits) -> tuple[Objective, ...]:
-    """The objectives of every drill once all is undone."""
+    """Return the objectives of every drill once everything is undone."""
     return (Objective("whole_s", limits.whole_s), Objective("errors", 0), *NOTHING_LOST, Objective("unhealthy", 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Drill:
-    """One drill. ``hits`` tells which nodes it will hit, as far as that is known before; ``apart``: a cluster that is
-    made for it has controllers of their own, so that what is shown is theirs alone."""
+    """One drill. ``hits`` returns the nodes that it will hit, as far as known beforehand; ``apart``: a cluster made for
+    it has separate controllers, so that the effects are theirs alone."""
 
     name: str
     summary: str
@@ -38,12 +38,12 @@ class Drill:
     objectives: Callable[[Found, Limits], Sequence[Objective]]
     perform: Callable[[Stage], None]
     check: Callable[[Found, Reach], None] = lambda found, reach: None
-    """Raises :class:`CommandFailed` where it cannot be held on this cluster."""
+    """Raises :class:`CommandFailed` if the drill cannot run on this cluster."""
     apart: bool = False
     racks: int = 0
-    """Over how many racks a cluster that is made for it is spread; 0 for none."""
+    """The number of racks of a cluster made for it; 0 for none."""
     between_releases: bool = False
-    """Whether it is told with which Python nodes are started, before and after."""
+    """Whether it needs the Pythons with which nodes are started, before and after."""
     value_bytes: int = 200
     warm_up_s: float = 2.0
 
@@ -76,7 +76,7 @@ def _lose_broker(stage: Stage) -> None:
 
 
 def _lose_rack(stage: Stage) -> None:
-    """The rack that leads most partitions of the topic, whether or not the active controller is in it."""
+    """Stop the rack that leads most partitions of the topic, whether or not it has the active controller."""
     controller = stage.whole_standing().controller
     racks = stage.found.by_rack
     rack = max(racks, key=lambda each: (len(stage.led_by(racks[each])), controller in racks[each], each))
@@ -95,7 +95,7 @@ def _lose_rack(stage: Stage) -> None:
 
 
 def _restart_all(stage: Stage) -> None:
-    """The active controller last: it moves once."""
+    """Restart all nodes, the active controller last: it moves once."""
     began_s = stage.traffic.now()
     controller = stage.whole_standing().controller
     for node in sorted(stage.found.nodes, key=lambda each: (each == controller, each)):
@@ -143,7 +143,7 @@ def _fill_disk(stage: Stage) -> None:
 
 
 def _lost(stage: Stage, fault_s: float, nodes: Sequence[int], led: Sequence[int]) -> list[Milestone]:
-    """The steps after the end of brokers that led these partitions."""
+    """Return the milestones after the end of brokers that led these partitions."""
     if not set(nodes) & set(stage.found.brokers):
         return []
     found = [stage.fenced(fault_s, nodes)]
@@ -232,7 +232,7 @@ def _quorum_objectives(found: Found, limits: Limits) -> Sequence[Objective]:
 
 
 def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> None:
-    """Measure how long one partition acknowledged nothing, from then to now."""
+    """Measure the longest time without an acknowledgement on one partition, from then to now."""
     acknowledgements = stage.evidence.acknowledged_since(from_s)
     partition, began_s, length = longest_silence(acknowledgements, partitions, from_s, stage.traffic.now())
     stage.worst("silence_s", length)
@@ -240,7 +240,7 @@ def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> Non
 
 
 def _keep_meanwhile(stage: Stage, from_s: float, to_s: float) -> None:
-    """Measure what went on between a fault and its end."""
+    """Measure the traffic between a fault and its end."""
     evidence = stage.evidence
     told = [one for one in evidence.acknowledged_since(from_s) if one.began_s >= from_s and one.ended_s <= to_s]
     partitions = {one.partition for one in told}

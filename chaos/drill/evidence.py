@@ -1,5 +1,5 @@
-"""The observations of a drill's clients and watcher, and the figures from them. All times are seconds since the drill
-began.
+"""The observations of a drill's clients and watcher, and the figures from them. All times are seconds since the start
+of the drill.
 
 Pure: lists of events go in, figures come out. :mod:`tidelog.chaos.drill.traffic` writes the lists.
 """
@@ -17,7 +17,7 @@ from tidelog.chaos.laboratory.faults.observer import ClusterStanding
 from tidelog.model.ids import TopicPartition
 
 TROUBLES_MAX: Final = 1_000
-"""Errors of clients that are kept; the rest is only counted."""
+"""Maximum number of client errors that are kept; the rest is only counted."""
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """A record from its send to its acknowledgement."""
+    """The time of a record from its send to its acknowledgement."""
 
     began_s: float
     ended_s: float
@@ -34,7 +34,7 @@ class Acknowledged:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """A change of metadata from its request to its answer."""
+    """The time of a metadata change from its request to its answer."""
 
     began_s: float
     ended_s: float
@@ -46,7 +46,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """An error that a client's caller was given, after all that the client tried."""
+    """An error that a client's caller got, after all retries of the client."""
 
     at_s: float
     who: str
@@ -55,7 +55,7 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How the cluster stood from this moment on, as far as it told."""
+    """The state of the cluster from this moment on, as far as it reported."""
 
     at_s: float
     standing: ClusterStanding
@@ -63,7 +63,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Evidence:
-    """Written on the clients' event loop, read by anybody: everything is only ever appended."""
+    """Written on the clients' event loop, readable from any thread: everything is append-only."""
 
     sent: int = 0
     places: dict[int, Place] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Evidence:
     acknowledgements: list[Acknowledged] = field(default_factory=list)
     commits: list[Committed] = field(default_factory=list)
     handed: list[tuple[float, int, int]] = field(default_factory=list)
-    """When, of which partition, how many records the reader was handed."""
+    """When the reader received records, of which partition, and how many."""
     troubles: list[Trouble] = field(default_factory=list)
     errors: int = 0
     seen: list[Seen] = field(default_factory=list)
@@ -82,20 +82,20 @@ class Evidence:
             self.troubles.append(Trouble(at_s, who, f"{type(error).__name__}: {error}"))
 
     def acknowledged_since(self, from_s: float) -> list[Acknowledged]:
-        """The acknowledgements from then on; the list is in that order."""
+        """Return the acknowledgements from then on; the list is in that order."""
         return self.acknowledgements[bisect_left(self.acknowledgements, from_s, key=lambda one: one.ended_s) :]
 
     @property
     def standing(self) -> ClusterStanding:
-        """The last one seen."""
+        """Return the last one seen."""
         return self.seen[-1].standing if self.seen else ClusterStanding()
 
 
 def resumed(
     acknowledgements: Iterable[Acknowledged], fault_s: float, partitions: Iterable[int]
 ) -> dict[int, float | None]:
-    """Partition → seconds from the fault to the first acknowledgement of a record that was sent after it; ``None``
-    where there is none. A record sent before the fault may have had its answer before."""
+    """Return partition → seconds from the fault to the first acknowledgement of a record that was sent after it;
+    ``None`` if there is none. The answer to a record from before the fault may have been sent before it."""
     found: dict[int, float | None] = dict.fromkeys(partitions)
     for one in acknowledgements:
         if one.began_s >= fault_s and one.partition in found:
@@ -105,13 +105,13 @@ def resumed(
 
 
 def committed_after(commits: Iterable[Committed], fault_s: float) -> float | None:
-    """Seconds from the fault to the first answer to a change of metadata that was asked for after it."""
+    """Return the seconds from the fault to the first answer to a metadata change requested after it."""
     return min((one.ended_s - fault_s for one in commits if one.began_s >= fault_s), default=None)
 
 
 def longest_gap(times: Iterable[float], from_s: float, to_s: float) -> tuple[float, float]:
-    """The longest time between two neighbours of ``times`` within the window, whose ends count as neighbours too: when
-    it began, and how long it was."""
+    """Return the start and length of the longest time between two neighbours of ``times`` within the window; the ends
+    of the window count as neighbours too."""
     inside = sorted(time for time in times if from_s < time < to_s)
     edges = [from_s, *inside, to_s]
     length, began = max(((later - earlier, earlier) for earlier, later in pairwise(edges)), key=lambda one: one[0])
@@ -121,8 +121,8 @@ def longest_gap(times: Iterable[float], from_s: float, to_s: float) -> tuple[flo
 def longest_silence(
     acknowledgements: Sequence[Acknowledged], partitions: Iterable[int], from_s: float, to_s: float
 ) -> tuple[int, float, float]:
-    """The longest time that one of these partitions was without an acknowledgement: which one, from when, how long.
-    Partition -1 and no time where there is no partition."""
+    """Return the longest time without an acknowledgement on one of these partitions: which one, from when, how long.
+    Partition -1 and no time if there is no partition."""
     times: dict[int, list[float]] = {partition: [] for partition in partitions}
     for one in acknowledgements:
         if one.partition in times:
@@ -132,17 +132,18 @@ def longest_silence(
 
 
 def longest_commit(commits: Iterable[Committed], from_s: float, to_s: float) -> float | None:
-    """The longest that a change of metadata took of those that were asked for in the window; ``None`` without any."""
+    """Return the longest duration of a metadata change requested in the window; ``None`` without any."""
     return max((one.took_s for one in commits if from_s <= one.began_s <= to_s), default=None)
 
 
 def first_seen(seen: Iterable[Seen], from_s: float, fits: Callable[[ClusterStanding], bool]) -> float | None:
-    """Seconds from a moment until the cluster was first seen to stand so; ``None`` if it never was."""
+    """Return the seconds from a moment until the cluster was first seen in that state; ``None`` if it never was."""
     return next((one.at_s - from_s for one in seen if one.at_s >= from_s and fits(one.standing)), None)
 
 
 def longest_leaderless(seen: Sequence[Seen], from_s: float, to_s: float) -> float:
-    """The longest that a partition was seen without a leader. What nobody tells about is as before."""
+    """Return the longest time that a partition was seen without a leader. Without new reports the state is
+    unchanged."""
     longest, since = 0.0, dict[TopicPartition, float]()
     for one in seen:
         for at, held in one.standing.partitions.items():
@@ -155,18 +156,18 @@ def longest_leaderless(seen: Sequence[Seen], from_s: float, to_s: float) -> floa
 
 @dataclass(frozen=True, slots=True)
 class ReadBack:
-    """The acknowledged records that the log holds at the end."""
+    """The acknowledged records that the log has at the end."""
 
     read: int
     lost: int
-    """Records that do not stand where they were acknowledged."""
+    """Records that are not where they were acknowledged."""
     duplicated: int
-    """Records that stand in the log again."""
+    """Records that are in the log more than once."""
 
 
 def compare(places: Mapping[int, Place], log: Iterable[tuple[int, int, int]]) -> ReadBack:
-    """Hold the log, as (number, partition, offset) of every record, against what was acknowledged. A record that was
-    not acknowledged may be there, once."""
+    """Compare the log, as (number, partition, offset) of every record, with the acknowledgements. A record that was not
+    acknowledged may be there, once."""
     counts: Counter[int] = Counter()
     found: set[tuple[int, Place]] = set()
     for number, partition, offset in log:

@@ -10,7 +10,7 @@ LEADER_S: Final = 3.0
 CONTROLLER_S: Final = 1.0
 WHOLE_S: Final = 10.0
 LEADERLESS_S: Final = 1.0
-"""While nodes are shut down in order: they hand over what they lead."""
+"""Limit while nodes shut down gracefully: they hand over their leaderships."""
 
 WORDS: Final[Mapping[str, str]] = {
     "detection_s": "what was hit is fenced",
@@ -38,7 +38,7 @@ WORDS: Final[Mapping[str, str]] = {
     "duplicated": "duplicated",
     "unhealthy": "left unhealthy",
 }
-"""Every measure, in the order in which they are shown. Those that end in ``_s`` are seconds, the others counts."""
+"""Every measure, in display order. Those that end in ``_s`` are seconds, the others counts."""
 
 Value = float | int | None
 Measures = Mapping[str, Value]
@@ -46,8 +46,8 @@ Measures = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that may pass: until a partition whose leader was lost takes records; until metadata changes are
-    committed; from the start of what was stopped until every replica is in sync."""
+    """Limits in seconds: until a partition that lost its leader accepts records; until metadata changes are committed;
+    from the start of the stopped nodes until every replica is in sync."""
 
     leader_s: float = LEADER_S
     controller_s: float = CONTROLLER_S
@@ -70,7 +70,7 @@ class Objective:
 class Judgement:
     objective: Objective
     found: Value
-    """``None``: it did not come about."""
+    """``None``: the event did not happen."""
 
     @property
     def met(self) -> bool:
@@ -78,7 +78,7 @@ class Judgement:
 
 
 def judged(objectives: Sequence[Objective], measures: Measures) -> list[Judgement]:
-    """Hold the objectives against what was measured."""
+    """Compare the objectives with the measurements."""
     return [Judgement(objective, measures.get(objective.measure)) for objective in objectives]
 
 
@@ -89,7 +89,7 @@ def limit_words(measure: str, limit: float) -> str:
 
 
 def value_words(measure: str, value: Value) -> str:
-    """A value as it is shown."""
+    """Return a value as text."""
     if value is None:
         return "it did not happen"
     return f"{value:.2f} s" if measure.endswith("_s") else f"{value:,}"

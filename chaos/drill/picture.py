@@ -1,4 +1,4 @@
-"""A drill as a picture: what was acknowledged and read through its time, how long it took, what happened when."""
+"""A drill as a chart: acknowledgements and reads over time, their latency, and the events."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WIDTH: Final = 1600
 SLOT_S: Final = 0.25
 """Width of a point of the rates."""
 EVENTS_MAX: Final = 24
-"""Events that are numbered and named below; of a longer time line the first ones."""
+"""Events that are numbered and listed below; of a longer time line, the first ones."""
 _LINE: Final = 25
 _BLUE: Final[Color] = (0, 90, 158)
 _PALE: Final[Color] = (140, 184, 214)
@@ -51,7 +51,7 @@ def draw(path: Path, held: HeldDrill) -> None:
 
 
 def rates(times: Iterable[tuple[float, int]], end_s: float) -> list[tuple[float, float]]:
-    """(middle of a slot, count a second) of all slots up to the end, those without any too."""
+    """Return (middle of a slot, count per second) for all slots up to the end, including those without any."""
     counts: Counter[int] = Counter()
     for at_s, count in times:
         counts[int(at_s / SLOT_S)] += count
@@ -59,7 +59,7 @@ def rates(times: Iterable[tuple[float, int]], end_s: float) -> list[tuple[float,
 
 
 def outages(events: Sequence[Moment], end_s: float) -> list[tuple[float, float]]:
-    """From each fault to the next healing, or to the end."""
+    """Return the spans from each fault to the next healing, or to the end."""
     found = []
     for event in events:
         if event.kind == FAULT:
@@ -126,7 +126,7 @@ def _dark(event: Moment) -> Color:
 
 
 def _step(about: float) -> float:
-    """1, 2 or 5 times a power of ten, not below ``about``."""
+    """Return 1, 2 or 5 times a power of ten, not below ``about``."""
     power = 1e-4
     while True:
         for factor in (1, 2, 5):

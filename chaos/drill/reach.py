@@ -1,7 +1,7 @@
-"""How a drill gets at the nodes: by their processes on this machine, by commands that the operator names, or by asking
-the operator to do it.
+"""A drill's access to the nodes: by their processes on this machine, by the operator's commands, or by asking the
+operator.
 
-All of it on the main thread, and in seconds of :func:`time.monotonic`.
+Everything runs on the main thread, with times in seconds of :func:`time.monotonic`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMAND_S: Final = 120.0
 HAND_S: Final = 600.0
 """How long an operator may take for a step."""
 ROOM_BYTES: Final = 256 * 1024
-"""What a full disk still takes of the metadata log, to which a drill adds a few hundred bytes a second."""
+"""The free space of a full disk for the metadata log; a drill adds a few hundred bytes a second."""
 _POLL_S: Final = 0.02
 _CONNECT_S: Final = 0.3
 
@@ -41,37 +41,37 @@ Say = Callable[[str], None]
 
 
 class Reach(Protocol):
-    """The acts on nodes. :meth:`restore` undoes all of them, from any state."""
+    """The acts on nodes. :meth:`restore` undoes all of them, in any state."""
 
     can_fill: bool
     """Whether disks can be filled."""
 
     def kill(self, nodes: Sequence[int]) -> float:
-        """End these nodes at once; return when it began. They are gone on return."""
+        """Kill these nodes immediately; return when it began. They are gone on return."""
 
     def stop(self, node: int) -> None:
-        """Have a node shut down in order; it is gone on return."""
+        """Shut a node down gracefully; it is gone on return."""
 
     def start(self, nodes: Sequence[int]) -> float:
         """Start these nodes; return when it began."""
 
     def go_over(self) -> None:
-        """Nodes started from now on run the release that the drill goes to."""
+        """Let nodes that are started from now on run the release that the drill changes to."""
 
     def wait_serving(self, nodes: Sequence[int]) -> None:
         """Wait until these nodes serve. Raises :class:`CommandFailed` if they do not."""
 
     def running(self, node: int) -> bool:
-        """Whether the node runs, as far as can be told."""
+        """Return whether the node is running, as far as known."""
 
     def fill(self, node: int) -> float:
-        """Let the node's disk take nothing more; return when."""
+        """Let the node's disk accept no more data; return when."""
 
     def free(self, node: int) -> None:
-        """Make room again."""
+        """Free the disk again."""
 
     def restore(self) -> None:
-        """Undo all that was done and not undone yet. Raises :class:`CommandFailed` with what is left to do."""
+        """Undo everything that is not undone yet. Raises :class:`CommandFailed` with what is left to do."""
 
 
 # --- By process -------------------------------------------------------------------------------------------------------
@@ -83,12 +83,12 @@ class ProcessReach:
     can_fill = hasattr(resource, "prlimit")
 
     def __init__(self, cluster: LocalCluster, to: str = sys.executable) -> None:
-        """``to``: the Python of the release that :meth:`go_over` means."""
+        """``to``: the Python of the release for :meth:`go_over`."""
         self.cluster = cluster
         self._to = to
         self._stopped: set[int] = set()
         self._ending: set[int] = set()
-        """Asked to shut down, and perhaps not gone yet: a start would find them running."""
+        """Nodes that were asked to shut down and may still be running: a start would find them so."""
         self._filled: set[int] = set()
 
     def kill(self, nodes: Sequence[int]) -> float:
@@ -125,8 +125,8 @@ class ProcessReach:
         return self.cluster.node(node).mark is not None
 
     def fill(self, node: int) -> float:
-        """No file of the process grows beyond what the metadata log has, and a bit: the kernel refuses the write, as it
-        does on a full disk, with EFBIG for ENOSPC. The node takes every I/O error alike (docs/storage.md)."""
+        """Limit the file size of the process to slightly more than its metadata log: the kernel refuses the write, as
+        on a full disk, with EFBIG for ENOSPC. The node treats all I/O errors alike (docs/storage.md)."""
         mark = self.cluster.node(node).mark
         if mark is None:
             raise CommandFailed(f"node {node} does not run")
@@ -144,7 +144,7 @@ class ProcessReach:
     def restore(self) -> None:
         for node in sorted(self._filled):
             self.free(node)
-            self._ending.add(node)  # a directory that failed comes back with a new start
+            self._ending.add(node)  # a failed directory is accepted again after a restart
             self._stopped.add(node)
         self.cluster.stop(sorted(self._ending), timeout_s=STOP_S)
         self._ending.clear()
@@ -154,7 +154,7 @@ class ProcessReach:
 
 
 def _limit_files(pid: int, length: int | None) -> None:
-    """Bound the length of the files that a process writes; ``None`` for none. Only the soft limit is moved."""
+    """Limit the length of the files that a process writes; ``None`` for no limit. Only the soft limit changes."""
     hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)[1]
     if length is None:
         length = hard
@@ -171,7 +171,7 @@ def _longest(directory: Path) -> int:
 
 
 class RemoteReach:
-    """Base for nodes whose processes are invisible: a node runs while its listener takes connections."""
+    """Base for nodes whose processes are invisible: a node is running while its listener accepts connections."""
 
     def __init__(self, brokers: Mapping[int, Address]) -> None:
         self._brokers = brokers
@@ -180,10 +180,11 @@ class RemoteReach:
         self._filled: set[int] = set()
 
     def go_over(self) -> None:
-        """Whoever starts a node chooses its release."""
+        """Do nothing: whoever starts a node chooses its release."""
 
     def running(self, node: int) -> bool:
-        """A node without a listener for clients (a controller alone) is taken as it was left."""
+        """Return whether the node is running. One without a listener for clients (a controller alone) is assumed to be
+        as it was left."""
         address = self._brokers.get(node)
         return node not in self._stopped if address is None else listens(address)
 
@@ -198,7 +199,7 @@ class RemoteReach:
 
 
 def listens(address: Address) -> bool:
-    """Whether somebody takes connections there."""
+    """Return whether anything accepts connections there."""
     try:
         socket.create_connection((address.host, address.port), _CONNECT_S).close()
     except OSError:
@@ -207,8 +208,8 @@ def listens(address: Address) -> bool:
 
 
 class CommandReach(RemoteReach):
-    """Nodes that are stopped and started by commands of the operator's: templates with ``{node}`` and, for stopping,
-    ``{signal}`` (KILL or TERM). They are run without a shell."""
+    """Nodes that are stopped and started by the operator's commands: templates with ``{node}`` and, for stopping,
+    ``{signal}`` (KILL or TERM). They run without a shell."""
 
     def __init__(
         self, brokers: Mapping[int, Address], stop: str, start: str, fill: str = "", free: str = "", say: Say = print
@@ -224,8 +225,8 @@ class CommandReach(RemoteReach):
         self._say = say
 
     def kill(self, nodes: Sequence[int]) -> float:
-        """It began when the first of them was seen to be gone, for a command takes its time; where that cannot be
-        seen, when the first command had ended."""
+        """Kill nodes by command. The start is when the first of them was seen to be gone, since a command takes its
+        time; if that is invisible, when the first command had ended."""
         self._stopped.update(nodes)
         gone = [self._run(self._stop, node, watch=True, signal="KILL") for node in nodes]
         self._wait_until(nodes, False, STOP_S)
@@ -269,8 +270,8 @@ class CommandReach(RemoteReach):
             self.wait_serving(away)
 
     def _run(self, template: str, node: int, *, watch: bool = False, **more: str) -> float:
-        """Run a command for a node; return when it had ended, or with ``watch`` when the node was seen to be gone if
-        that was earlier."""
+        """Run a command for a node; return when it ended, or with ``watch`` when the node was seen to be gone if that
+        was earlier."""
         command = [word.format(node=node, **more) for word in shlex.split(template)]
         shown = f"`{shlex.join(command)}`"
         self._say(f"$ {shlex.join(command)}")
@@ -300,7 +301,7 @@ class CommandReach(RemoteReach):
 
 
 def checked_template(option: str, template: str, fields: Collection[str]) -> str:
-    """Raise :class:`CommandFailed` for a template that cannot be filled in, or that names no node."""
+    """Raise :class:`CommandFailed` for a template that cannot be filled in, or that has no node."""
     names = ", ".join(f"{{{name}}}" for name in sorted(fields))
     try:
         found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
@@ -315,7 +316,7 @@ def checked_template(option: str, template: str, fields: Collection[str]) -> str
 
 
 class HandReach(RemoteReach):
-    """Nodes that the operator stops and starts when told to, while the drill watches."""
+    """Nodes that the operator stops and starts when asked, while the drill watches."""
 
     can_fill = True
 
@@ -360,7 +361,7 @@ class HandReach(RemoteReach):
         self._filled.discard(node)
 
     def restore(self) -> None:
-        """Nothing is possible without the operator, who may have caused the interrupt."""
+        """Do nothing: the operator is needed, and may have caused the interrupt."""
         left = [f"make room on the disk of {_named([node])} and start it again" for node in sorted(self._filled)]
         if away := [node for node in sorted(self._stopped - self._filled) if not self.running(node)]:
             left.append(f"start {_named(away)}")

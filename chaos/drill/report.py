@@ -1,4 +1,4 @@
-"""A drill as people and programs are told of it."""
+"""A drill's output for people and programs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidelog.chaos.drill.stage import Moment
 from tidelog.cli.terminal.output import print_rows
 
 SHOWN_MAX = 10
-"""Errors of clients that a person is shown."""
+"""Maximum number of client errors shown to people."""
 
 
 class Voice:
-    """Says lines while a drill is held; to stderr with ``err``.
+    """Prints lines during a drill; to stderr with ``err``.
 
-    When nobody listens any more (``| head``, a full disk) the first line that is lost raises, which ends the drill, and
-    the following ones are lost in silence: what the drill has done must be undone all the same."""
+    If nobody reads any more (``| head``, a full disk), the first lost line raises, which ends the drill, and later ones
+    are lost silently: the drill's acts must be undone all the same."""
 
     def __init__(self, *, err: bool) -> None:
         self._err = err
@@ -51,7 +51,7 @@ def moment_line(moment: Moment) -> str:
 
 
 def print_held(held: HeldDrill) -> None:
-    """The measures, the errors, the verdict."""
+    """Print the measures, the errors and the verdict."""
     limits = {one.objective.measure: one for one in held.judgements}
     rows = []
     for measure, words in WORDS.items():
@@ -78,7 +78,8 @@ def print_held(held: HeldDrill) -> None:
 
 
 def as_json(held: HeldDrill) -> dict[str, Any]:
-    """Everything, for programs. Times and measures that end in ``_s`` are seconds, times since the drill began."""
+    """Return everything, for programs. Times and measures that end in ``_s`` are seconds, times since the start of the
+    drill."""
     return {
         "drill": held.drill,
         "met": held.met,

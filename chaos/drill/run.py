@@ -1,4 +1,4 @@
-"""One drill from its beginning to its end: look, say, make the topic, do it, put everything back, read back, judge."""
+"""One drill from start to end: examine, announce, make the topic, act, restore everything, read back, judge."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from tidelog.client.errors import TidelogError
 
 PARTITIONS: Final = 6
 START_S: Final = 30.0
-"""For the clients: the topic is made, every replica in sync, every partition has taken records."""
+"""For the clients: the topic is created, every replica is in sync, every partition has accepted records."""
 READ_S: Final = 120.0
 END_S: Final = 30.0
 HEALTHY_S: Final = 15.0
-"""How long the whole cluster may take after a drill until it stands as before."""
+"""How long the whole cluster may take after a drill to return to its former state."""
 _POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class HeldDrill:
-    """The drill that was held."""
+    """A completed drill."""
 
     drill: str
     cluster_id: str
@@ -49,7 +49,7 @@ class HeldDrill:
     evidence: Evidence
     length_s: float
     after: list[str] = field(default_factory=list)
-    """Troubles of the cluster that are new since before the drill."""
+    """Problems of the cluster that are new since before the drill."""
 
     @property
     def met(self) -> bool:
@@ -58,7 +58,7 @@ class HeldDrill:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A drill on a cluster. ``local`` is its directory where it is one of this machine's."""
+    """The request for a drill on a cluster. ``local`` is the cluster's directory if it is one of this machine's."""
 
     drill: Drill
     bootstrap: str
@@ -72,7 +72,7 @@ class Asked:
 
 
 def survey(bootstrap: str, security: SecuritySettings, patience_s: float = 0.0) -> Found:
-    """The state of the cluster; a cluster that has just started gets some time to become well. Raises
+    """Return the state of the cluster; a cluster that has just started gets some time to become healthy. Raises
     :class:`CommandFailed` if nobody answers."""
     deadline = time.monotonic() + patience_s
     with ClientLoop() as clients:
@@ -84,16 +84,15 @@ def survey(bootstrap: str, security: SecuritySettings, patience_s: float = 0.0) 
 
 
 def check_healthy(found: Found, local: LocalCluster | None) -> None:
-    """Raise :class:`CommandFailed` for a cluster that is not well, or not large, enough for a drill."""
+    """Raise :class:`CommandFailed` for a cluster that is not healthy or not large enough for a drill."""
     if wrong := ailments(found, local):
         raise CommandFailed(f"the cluster is not healthy, so a drill would prove nothing: {'; '.join(wrong)}")
     check_size(found)
 
 
 def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> HeldDrill:
-    """Hold a drill on a healthy cluster; ``tell`` is handed each moment of it. What was done is undone however it ends.
-    Raises :class:`CommandFailed` where it cannot be gone through with, what the SDK raises, and ``KeyboardInterrupt``.
-    """
+    """Run a drill on a healthy cluster; ``tell`` receives each moment of it. All acts are undone however it ends.
+    Raises :class:`CommandFailed` if it cannot be completed, errors of the SDK, and ``KeyboardInterrupt``."""
     drill = asked.drill
     copies = min(3, len(found.brokers))
     name = f"{TOPIC_PREFIX}{drill.name}-{random.Random().randrange(16**6):06x}"
@@ -125,7 +124,7 @@ def hold(asked: Asked, found: Found, tell: Callable[[Moment], None]) -> HeldDril
 
 
 def planned(drill: Drill, found: Found, limits: Limits, away_s: float) -> tuple[tuple[str, ...], tuple[Objective, ...]]:
-    """A drill's plan and its objectives."""
+    """Return a drill's plan and its objectives."""
     return tuple(drill.steps(found, away_s)), tuple(drill.objectives(found, limits))
 
 
@@ -149,7 +148,7 @@ def _begin(stage: Stage, clients: ClientLoop) -> None:
 
 
 def _count(stage: Stage, clients: ClientLoop, asked: Asked) -> ReadBack:
-    """End the sending, wait for every outcome, read everything back."""
+    """Stop sending, wait for every outcome, read everything back."""
     traffic, evidence = stage.traffic, stage.evidence
     clients.run(traffic.stop_sending(), 3 * END_S + READ_S)
     log, _, _ = clients.run(read_through(asked.bootstrap, traffic.partitions, READ_S, asked.security), READ_S + END_S)
@@ -171,8 +170,8 @@ def _count(stage: Stage, clients: ClientLoop, asked: Asked) -> ReadBack:
 
 @contextmanager
 def _undone(asked: Asked, stage: Stage, clients: ClientLoop) -> Iterator[None]:
-    """Whatever happens within, nodes that were stopped run again, disks have room, the clients and the topic are gone.
-    An interrupt meanwhile is not heard: it is being done what it asks for."""
+    """Restore everything on exit: stopped nodes run again, disks have space, the clients and the topic are gone.
+    Interrupts are ignored meanwhile: they would ask for the same."""
     failed = True
     try:
         yield
@@ -204,7 +203,7 @@ def _undone(asked: Asked, stage: Stage, clients: ClientLoop) -> Iterator[None]:
 
 
 def _healthy(clients: ClientLoop, asked: Asked) -> list[str]:
-    """The whole cluster's troubles after the drill, after some time to recover."""
+    """Return the whole cluster's problems after the drill, after some time to recover."""
     deadline = time.monotonic() + HEALTHY_S
     while True:
         try:

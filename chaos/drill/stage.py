@@ -17,7 +17,7 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import NO_NODE, TopicPartition
 
 RECOVERY_S: Final = 45.0
-"""How long what is expected after a fault, or after its end, is waited for; then it did not come about."""
+"""How long to wait for an expected event after a fault, or after its end; then it counts as failed to happen."""
 FAULT: Final = "fault"
 HEAL: Final = "heal"
 SEEN: Final = "seen"
@@ -27,7 +27,7 @@ _POLL_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Something on the time line. ``kind``: :data:`FAULT`, :data:`HEAL`, :data:`SEEN` or :data:`STEP`."""
+    """An event on the time line. ``kind``: :data:`FAULT`, :data:`HEAL`, :data:`SEEN` or :data:`STEP`."""
 
     at_s: float
     kind: str
@@ -39,7 +39,7 @@ Milestone = tuple[str, Callable[[], float | None]]
 
 
 class Stage:
-    """One drill's. On the main thread; ``tell`` is handed each moment as it is known."""
+    """The stage of one drill. Runs on the main thread; ``tell`` receives each moment as it becomes known."""
 
     def __init__(
         self, found: Found, reach: Reach, traffic: Traffic, tell: Callable[[Moment], None], away_s: float
@@ -58,15 +58,15 @@ class Stage:
         self.moments.append(moment)
         self._tell(moment)
 
-    # --- How it stands --------------------------------------------------------------------------------------------
+    # --- State ---------------------------------------------------------------------------------------------------
 
     @property
     def everywhere(self) -> list[int]:
-        """The numbers of the topic's partitions."""
+        """Return the numbers of the topic's partitions."""
         return [at.partition for at in self.traffic.partitions]
 
     def whole_standing(self) -> ClusterStanding:
-        """How the cluster stands now, whole as it is before a fault; an answer that is late is waited for. Raises
+        """Return the current state of the cluster, whole as before a fault; waits for a late answer. Raises
         :class:`CommandFailed` if it is not whole for :data:`RECOVERY_S`."""
         deadline = time.monotonic() + RECOVERY_S
         while not self.is_whole(standing := self.traffic.last_look[1]):
@@ -76,36 +76,36 @@ class Stage:
         return standing
 
     def led_by(self, nodes: Collection[int]) -> list[int]:
-        """Partitions of the topic that these nodes lead, before a fault."""
+        """Return partitions of the topic that these nodes lead, before a fault."""
         held = self.whole_standing().partitions
         return sorted(at.partition for at, one in held.items() if one.leader in nodes)
 
     def leads_most(self, avoid: Collection[int]) -> int:
-        """The broker that leads most partitions of the topic, none of ``avoid`` if there are others."""
+        """Return the broker that leads most partitions of the topic, none of ``avoid`` if there are others."""
         brokers = [node for node in self.found.brokers if node not in avoid] or list(self.found.brokers)
         leaders = [one.leader for one in self.whole_standing().partitions.values()]
         return max(brokers, key=lambda node: (leaders.count(node), -node))
 
     def spared(self, nodes: Collection[int]) -> list[int]:
-        """Partitions of which nobody in sync is among these nodes, before a fault."""
+        """Return partitions without any in-sync replica on these nodes, before a fault."""
         held = self.whole_standing().partitions
         return sorted(at.partition for at, one in held.items() if not set(one.isr) & set(nodes))
 
     def is_whole(self, standing: ClusterStanding) -> bool:
-        """Whether every replica of the topic is in sync, and nobody fenced."""
+        """Return whether every replica of the topic is in sync, and no broker is fenced."""
         return standing.whole and not standing.fenced and len(standing.partitions) == len(self.everywhere)
 
-    # --- What happens ---------------------------------------------------------------------------------------------
+    # --- Acts ----------------------------------------------------------------------------------------------------
 
     def rest(self, seconds: float) -> None:
-        """Let the clients go on."""
+        """Let the clients work for a while."""
         time.sleep(max(0.0, seconds))
 
     def rest_until(self, at_s: float) -> None:
         self.rest(at_s - self.traffic.now())
 
     def kill(self, nodes: Sequence[int], what: str) -> float:
-        """kill -9; return when."""
+        """Kill with kill -9; return when."""
         return self._fault(self.reach.kill(nodes), what)
 
     def fill(self, node: int, what: str) -> float:
@@ -118,7 +118,7 @@ class Stage:
         return at_s
 
     def when(self, monotonic_s: float) -> float:
-        """A time of :func:`time.monotonic` as the drill counts."""
+        """Convert a time of :func:`time.monotonic` to the drill's clock."""
         return self.traffic.now() - (time.monotonic() - monotonic_s)
 
     def bring_back(self, nodes: Sequence[int], *, more: Iterable[Callable[[float], Milestone]] = ()) -> float:
@@ -140,7 +140,7 @@ class Stage:
         return began_s
 
     def reach_milestones(self, from_s: float, milestones: Sequence[Milestone]) -> None:
-        """Wait until all of these have come about, saying each when it has; what does not within
+        """Wait until all of these have happened, announcing each; a milestone that is not reached within
         :data:`RECOVERY_S` is measured as ``None``."""
         open_ones = dict(milestones)
         deadline = time.monotonic() + RECOVERY_S
@@ -159,7 +159,7 @@ class Stage:
                 time.sleep(_POLL_S)
 
     def worst(self, measure: str, found: float) -> None:
-        """Keep the largest value of a measure; once the event failed to happen, that stays."""
+        """Keep the largest value of a measure; once the event failed to happen, ``None`` stays."""
         before = self.measures.get(measure, found)
         self.measures[measure] = None if before is None else max(before, found)
 
@@ -179,7 +179,7 @@ class Stage:
         return "election_s", lambda: self._seen(fault_s, elsewhere)
 
     def taken_again(self, fault_s: float, partitions: Collection[int]) -> list[Milestone]:
-        """First one of them takes records again, then all."""
+        """Return two milestones: the first of these partitions accepts records again, then all do."""
 
         def found() -> list[float]:
             told = resumed(self.evidence.acknowledged_since(fault_s), fault_s, partitions)

@@ -1,5 +1,5 @@
-"""The cluster that a drill is held on: one that the drill makes, or one that is there. How it stands, and whether that
-is well enough for a drill."""
+"""The cluster that a drill runs on, made for it or existing; its state, and whether that is healthy enough for a
+drill."""
 
 from __future__ import annotations
 
@@ -30,16 +30,17 @@ from tidelog.proto.transport.network import Address, CallTimeout, ConnectionLost
 
 TOPIC_PREFIX: Final = "tidelog-drill-"
 CONTROLLERS: Final = 3
-"""Of a cluster that is made with brokers and controllers apart; they are nodes 1 to 3."""
+"""Controllers of a cluster that is made with separate brokers and controllers; they are nodes 1 to 3."""
 NEEDED: Final = 3
-"""Brokers, and controllers: with fewer a single loss stops the cluster, and no drill is needed to know that."""
+"""Minimum number of brokers, and of controllers: with fewer a single loss stops the cluster, and no drill is needed to
+know that."""
 NAMED_MAX: Final = 5
 _ASK_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A cluster as it told of itself. ``brokers`` are those that serve, at their addresses for clients."""
+    """A cluster as it described itself. ``brokers`` are those that serve, with their addresses for clients."""
 
     cluster_id: str
     brokers: Mapping[int, Address]
@@ -49,11 +50,11 @@ class Found:
     leaving: tuple[int, ...] = ()
     partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     racks: Mapping[int, str] = field(default_factory=dict)
-    """Of the brokers that have one."""
+    """The rack of each broker that has one."""
 
     @property
     def by_rack(self) -> dict[str, tuple[int, ...]]:
-        """The brokers of each rack."""
+        """Return the brokers of each rack."""
         return {
             rack: tuple(sorted(node for node in self.brokers if self.racks.get(node) == rack))
             for rack in sorted({*self.racks.values()})
@@ -81,7 +82,7 @@ async def look(bootstrap: str, security: SecuritySettings) -> Found:
             silent.append(str(trouble))
             elsewhere = trouble.elsewhere if isinstance(trouble, NotServedHere) else None
             if elsewhere is not None and elsewhere not in addresses:
-                addresses.append(elsewhere)  # a broker's Kafka listener, which names the one for us
+                addresses.append(elsewhere)  # a broker's Kafka listener, which names the one to use
             continue
         finally:
             await connection.close()
@@ -114,8 +115,8 @@ async def look(bootstrap: str, security: SecuritySettings) -> Found:
 
 
 def _facts(found: Found, stopped: Sequence[int]) -> Facts:
-    """As the rules of health look at it. Brokers that are known to be ``stopped`` are left out: each is told of by
-    itself."""
+    """Return the facts that the health rules need, without brokers that are known to be ``stopped``: those are reported
+    separately."""
     nodes = {*found.brokers, *found.fenced, *found.leaving} - {*stopped}
     return Facts(
         time.time_ns() // 1_000_000,
@@ -130,8 +131,9 @@ def _facts(found: Found, stopped: Sequence[int]) -> Facts:
 
 
 def ailments(found: Found, local: LocalCluster | None = None) -> list[str]:
-    """What keeps a cluster from a drill, each with what to do; empty if it is well. The rules of health judge that; a
-    drill waits besides until nobody shuts down. Pure but for ``local``, whose processes are looked at."""
+    """Return the reasons why a cluster is unfit for a drill, each with what to do; empty if it is healthy. The health
+    rules judge that; a drill also waits until no node is shutting down. Pure except for ``local``, whose processes are
+    examined."""
     start = "start it again" if local is None else f"`tidelog cluster start --dir {local.directory}` starts it"
     down = [] if local is None else [number for number, node in local.nodes.items() if node.mark is None]
     wrong = [f"node {node} does not run; {start}" for node in down]
@@ -158,7 +160,8 @@ def check_size(found: Found) -> None:
 
 
 def check_racks(found: Found) -> None:
-    """Raise :class:`CommandFailed` unless each rack can be lost; the text says what would be lost, and where."""
+    """Raise :class:`CommandFailed` unless the cluster survives the loss of each rack; the text says what would be lost,
+    and where."""
     if bare := sorted(set(found.brokers) - found.racks.keys()):
         raise CommandFailed(
             f"expected a rack of each broker (broker.rack), found none of {', '.join(map(str, bare))}: without racks, "
@@ -195,8 +198,9 @@ def _lost_with(found: Found, rack: str, nodes: Sequence[int]) -> list[str]:
 
 
 def find_local(cluster_id: str, directory: Path | None = None) -> LocalCluster | None:
-    """The directory of ``tidelog cluster`` on this machine that a cluster lives in: the one named, the default one, or
-    where a process of ours says it was started. Raises :class:`CommandFailed` if the one named holds something else."""
+    """Return the directory of ``tidelog cluster`` on this machine that holds a cluster: the one named, the default one,
+    or the one from which one of our processes was started. Raises :class:`CommandFailed` if the one named holds
+    something else."""
     if directory is not None:
         cluster = LocalCluster.open(directory)
         if cluster.cluster_id != cluster_id:
@@ -213,7 +217,7 @@ def find_local(cluster_id: str, directory: Path | None = None) -> LocalCluster |
 
 
 def _started_from(cluster_id: str) -> list[Path]:
-    """Where the nodes of this cluster among the processes of this machine have their directories (Linux)."""
+    """Return the directories of this cluster's nodes, from the processes on this machine (Linux)."""
     found = [
         Path(words[words.index("--config") + 1]).parent.parent
         for words in proc.commands()
@@ -223,9 +227,9 @@ def _started_from(cluster_id: str) -> list[Path]:
 
 
 def make(directory: Path, brokers: int, settings: Mapping[str, str], *, apart: bool, racks: int = 0) -> LocalCluster:
-    """Lay out a cluster for a drill, whose nodes end with this process where the system can do that; ``apart``: three
-    controllers that are nothing else, and the brokers beside them; ``racks``: how many the nodes are spread over.
-    Raises ``ConfigError``, :class:`CommandFailed`."""
+    """Lay out a cluster for a drill; its nodes end with this process if the system supports that; ``apart``: three
+    controllers without another role, and the brokers beside them; ``racks``: how many the nodes are spread over. Raises
+    ``ConfigError``, :class:`CommandFailed`."""
     if LocalCluster.exists(directory):
         raise CommandFailed(
             f"{directory} holds a cluster; to hold the drill on that one: --bootstrap HOST:PORT, else use another --dir"
@@ -262,6 +266,6 @@ def _part_roles(cluster: LocalCluster) -> None:
 
 
 def bootstrap_of(cluster: LocalCluster, *, apart: bool) -> str:
-    """The brokers' addresses for clients."""
+    """Return the brokers' addresses for clients."""
     brokers: Sequence[int] = [number for number in cluster.nodes if not apart or number > CONTROLLERS]
     return ",".join(f"127.0.0.1:{cluster.nodes[number].ports.client}" for number in brokers)

@@ -1,8 +1,8 @@
-"""A drill's clients, and the watcher of the cluster: they record what happens, and decide nothing.
+"""A drill's clients, and the watcher of the cluster: they record events, and decide nothing.
 
-One idempotent producer (acks=all) sends numbered records round the partitions of the drill's topic at a steady rate;
-one reader reads them as they come; one admin changes a setting of the topic, again and again; and every node is asked
-how the cluster stands. All of it on one event loop.
+One idempotent producer (acks=all) sends numbered records round-robin to the partitions of the drill's topic at a steady
+rate; one reader reads them as they arrive; one admin client changes a setting of the topic, again and again; and every
+node is polled for the state of the cluster. All of it runs on one event loop.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidelog.proto.calls.api import ConfigResource
 from tidelog.proto.transport.network import Address
 
 WATCH_S: Final = 0.05
-"""Between two questions how the cluster stands: how precise what was seen is, where nodes answer."""
+"""Pause between two polls of the cluster's state: the precision of observations, if nodes answer."""
 CHANGE_S: Final = 0.05
-"""Between an answered change of metadata and the next one."""
+"""Pause between an answered change of metadata and the next one."""
 CHANGE_BOUND_S: Final = 600.0
 """How long a change of metadata may wait for a controller before it counts as an error."""
 POLL_S: Final = 0.2
@@ -36,12 +36,12 @@ RETENTION_MS: Final = 86_400_000
 FLUSH_S: Final = 60.0
 CLOSE_S: Final = 5.0
 QUICK: Final[Mapping[str, Any]] = {"retry_backoff_ms": 20, "retry_backoff_max_ms": 100, "reconnect_backoff_ms": 20}
-"""Settings of the admin client, which only measures; producer and reader have an application's default settings."""
+"""Settings of the admin client, which only measures; producer and reader use an application's default settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``per_s`` records a second of ``value_bytes`` each, no more than ``records_max`` in all; one producer."""
+    """``per_s`` records a second of ``value_bytes`` each, at most ``records_max`` in all; one producer."""
 
     per_s: float = 200.0
     value_bytes: int = 200
@@ -65,14 +65,14 @@ class Traffic:
         self._tasks: list[asyncio.Task[None]] = []
         self._made = False
         self.last_look: tuple[float, ClusterStanding] = (0.0, ClusterStanding())
-        """When the cluster was last asked how it stands, and its answer."""
+        """When the cluster's state was last polled, and the answer."""
 
     @property
     def topic(self) -> str:
         return self._topic.name
 
     def now(self) -> float:
-        """Seconds since the drill began; from any thread."""
+        """Return the seconds since the start of the drill; from any thread."""
         return time.monotonic() - self._began
 
     @property
@@ -80,7 +80,7 @@ class Traffic:
         return [TopicPartition(self._topic.name, number) for number in range(self._topic.num_partitions)]
 
     async def begin(self) -> None:
-        """Make the topic and start the clients. Raises what the SDK raises."""
+        """Create the topic and start the clients. Raises what the SDK raises."""
         self._observer = Observer(self._brokers, self._security)
         self._admin = Admin(self._bootstrap, **self._security, **QUICK)
         await self._admin.start()
@@ -96,7 +96,7 @@ class Traffic:
         self._tasks = [loop.create_task(work) for work in (self._read(), self._change(), self._watch())]
 
     async def stop_sending(self) -> int:
-        """Send no more, and wait for every outcome; return how many records have none after :data:`FLUSH_S`."""
+        """Stop sending, and wait for every outcome; return how many records have none after :data:`FLUSH_S`."""
         self._sending = False
         await asyncio.wait([self._sender], timeout=FLUSH_S)
         try:
@@ -106,7 +106,8 @@ class Traffic:
         return self.evidence.sent - len(self.evidence.places)
 
     async def end(self, *, delete: bool) -> None:
-        """End every client, at any time; ``delete`` the topic if it was made. Raises what the SDK raises for that."""
+        """End every client, at any time; ``delete`` the topic if it was created. Raises what the SDK raises for
+        that."""
         self._sending = False
         tasks = [*self._tasks, *([self._sender] if hasattr(self, "_sender") else [])]
         for task in tasks:
@@ -126,7 +127,7 @@ class Traffic:
             finally:
                 await self._admin.close()
 
-    # --- What they do ---------------------------------------------------------------------------------------------
+    # --- Activities ----------------------------------------------------------------------------------------------
 
     async def _send(self) -> None:
         load, evidence = self._load, self.evidence
@@ -171,7 +172,7 @@ class Traffic:
             self.evidence.handed += [(at, batch.partition, len(batch)) for batch in batches]
 
     async def _change(self) -> None:
-        """Change a setting of the topic to what it is not."""
+        """Toggle a setting of the topic."""
         resource, number = ConfigResource("topic", self._topic.name), 0
         while True:
             number, began = number + 1, self.now()
@@ -185,7 +186,7 @@ class Traffic:
             await asyncio.sleep(CHANGE_S)
 
     async def _watch(self) -> None:
-        """Keep how the cluster stands, whenever that differs from the last time."""
+        """Record the state of the cluster whenever it changes."""
         while True:
             asked_s = self.now()
             found = await self._observer.standing((self._topic.name,))
