@@ -12,6 +12,6 @@ _FILE: Final = Path(__file__).resolve().parent / "captured_requests.txt"
 
 @cache
 def captured_requests() -> tuple[bytes, ...]:
-    """The frames, header and body, without the length in front."""
+    """Return the frames, header and body, without the length prefix."""
     lines = _FILE.read_text(encoding="ascii").splitlines()
     return tuple(base64.b64decode(line.split()[-1]) for line in lines if line and not line.startswith("#"))

@@ -1,4 +1,4 @@
-"""``./dev fuzz``: hostile frames and many connections at a Kafka port of a node of our own."""
+"""``./dev fuzz``: sends hostile frames and opens many connections at a Kafka port of a node of our own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog.chaos.fuzz.watched_node import NodeGone
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0 if the node held, 1 if not (its files are kept then), 2 for wrong usage."""
+    """Run the command. Exit code 0 if the node held, 1 if not (its files are kept then), 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="./dev fuzz", description="Tests that a Kafka port survives random frames and many connections."
     )
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     guests.add_argument("--seed", type=int, default=1, metavar="S", help="what they follow from (1)")
     guests.add_argument("--first", type=int, default=0, metavar="N", help="begin at this conversation (0)")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the node is stopped on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the node is stopped on exit
     directory = Path(tempfile.mkdtemp(prefix="tidelog-fuzz-"))
     try:
         faults = {"kafka": _frames, "connections": _crowd, "login": _logins}[options.kind](directory, options)
@@ -120,7 +120,7 @@ def _crowd(directory: Path, options: argparse.Namespace) -> list[str]:
 
 
 def _logins(directory: Path, options: argparse.Namespace) -> list[str]:
-    logging.disable(logging.ERROR)  # a node tells of strangers, and here come many
+    logging.disable(logging.ERROR)  # a node logs strangers, and here are many
     report = asyncio.run(LoginFuzz(directory, options.seed).run(options.inputs, options.first, _say))
     ended = ", ".join(f"{count:,} {how}" for how, count in report.ended.most_common())
     _say(

@@ -1,7 +1,7 @@
-"""Many connections at once: idle ones, busy ones, readers that do not read, and such as never say a whole word.
+"""Many connections at once: idle ones, busy ones, readers that do not read, and clients that never complete a message.
 
-Every phase opens its connections beside those of the phases before it, holds them for a while and measures
-the node; a witness produces and consumes through all of it.
+Every phase opens its connections beside those of earlier phases, holds them for a while and measures the node; a
+witness produces and consumes throughout.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ SLOW: Final = 100
 HALF_OPEN: Final = 500
 HOLD_S: Final = 5.0
 BYTES_OF_IDLE_MAX: Final = 24_000
-"""Most resident memory that an idle connection may cost the node."""
+"""Maximum resident memory that an idle connection may cost the node."""
 SLOW_GROWTH_BYTES_MAX: Final = 128 * 2**20
-"""Most that all slow readers together may cost: what is fetched ahead for them shares the node's budget."""
+"""Maximum memory that all slow readers together may cost: data fetched ahead for them shares the node's budget."""
 BUSY_GROWTH_BYTES_MAX: Final = 128 * 2**20
 SOCKETS_LEFT_MAX: Final = 4
-"""Most more open sockets at the end than at the start."""
+"""Maximum increase of open sockets from start to end."""
 _TOPIC: Final = "fuzz"
 _OPENERS: Final = 100
 _SETTLE_S: Final = 20.0
@@ -74,7 +74,7 @@ def run(
     hold_s: float = HOLD_S,
     say: Say = lambda line: None,
 ) -> Report:
-    """Put a fresh node in ``directory`` through every phase. Raises ``OSError`` where the machine has too few files."""
+    """Put a fresh node in ``directory`` through every phase. Raises ``OSError`` if the machine has too few files."""
     _allow_files(idle + busy + slow + half_open + 200)
     settings = {"connections.max.idle.ms": "600000", "max.connections": "100000"}
     with watched_node(directory, settings) as node:
@@ -103,7 +103,7 @@ class _Crowd:
         self._requests = 0
         self._busy = 0
         self._answered = asyncio.Event()
-        """There were as many answers as there are busy connections."""
+        """Set once there were as many answers as there are busy connections."""
 
     async def run(self, idle: int, busy: int, slow: int, half_open: int) -> list[Phase]:
         await self._fill()
@@ -125,7 +125,7 @@ class _Crowd:
                     workers.append(worker)
                 open_ones.append(writer)
             await asyncio.sleep(self._hold_s)
-            if workers:  # on a machine that is busy with other things, the first answers take their time
+            if workers:  # on a busy machine the first answers take their time
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._answered.wait(), _SETTLE_S)
             phase = Phase(name, count, before, self._measure(), self._requests, time.monotonic() - started)
@@ -158,7 +158,7 @@ class _Crowd:
         return await asyncio.open_connection(sock=plain, limit=4096 if small_buffer else 2**16)
 
     async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Produce and fetch by turns, one request after the other."""
+        """Produce and fetch alternately, one request after the other."""
         turns = (produce_request(_TOPIC, [b"." * 100], 1), fetch_request(_TOPIC, 4096, 2))
         while True:
             for request in turns:
@@ -170,7 +170,7 @@ class _Crowd:
                     self._answered.set()
 
     async def _fill(self) -> None:
-        """Requests whose answers are worth not reading."""
+        """Send requests with answers that are large enough to leave unread."""
         reader, writer = await self._one(small_buffer=False)
         request = produce_request(_TOPIC, [b"." * (256 * 1024)], 1)
         for _ in range(_FILLED_BYTES // (256 * 1024)):
@@ -197,7 +197,7 @@ def _judged(phases: Sequence[Phase], start: Measure, end: Measure) -> list[str]:
 
 
 def _allow_files(count: int) -> None:
-    """Raise this process's limit of open files, and with it that of the node, which inherits it."""
+    """Raise this process's limit of open files, which the node inherits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft >= count:
         return

@@ -1,6 +1,6 @@
-"""Frames to throw at a Kafka port: well-formed requests of every API and version, damaged ones, and noise.
+"""Frames for a Kafka port: well-formed requests of every API and version, damaged ones, and noise.
 
-Everything follows from the seed: a batch of frames is made again from ``(seed, number of the batch)`` alone.
+Everything follows from the seed: ``(seed, number of the batch)`` alone reproduces a batch of frames.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from tidelog.proto.records.varint import write_uvarint
 API_VERSIONS: Final = 18
 PRODUCE: Final = 0
 PRODUCE_KNOWN_FROM: Final = 3
-"""The schemas' first version of it."""
+"""The schemas' first version of Produce."""
 DELETE_TOPICS: Final = 20
 POOL_FRAMES: Final = 12_000
-"""Well-formed requests that batches are made of."""
+"""Number of well-formed requests from which batches are made."""
 POOL_BATCHES: Final = 2_000
-"""After so many batches there are new ones."""
+"""After this many batches there are new ones."""
 OF_LOGINS: Final = (17, 18, 36)
 """SaslHandshake, ApiVersions and SaslAuthenticate."""
 READ_BY_HAND: Final = (0, 1)
-"""Produce and Fetch, whose readers are written for each of their shapes."""
+"""Produce and Fetch, whose readers are written by hand for each of their shapes."""
 CAPTURED_COPIES: Final = 2
 """How often each captured request is among them."""
 RAW_BYTES_MAX: Final = 400
 _HEADER_BYTES: Final = 14
-"""Of a request whose client calls itself "fuzz"."""
+"""Header size of a request whose client calls itself "fuzz"."""
 _FRAME_BYTES_MAX: Final = 64 * 1024
 _DEPTH_MAX: Final = 6
 _TAGGED_SHARE: Final = 0.03
-"""Of the places where tagged fields may stand: header, and end of the message."""
+"""The share of places with tagged fields, where these are possible: header, and end of the message."""
 _SESSION_SHARE: Final = 0.7
-"""Of fetches: those in a session that is there, or was."""
+"""The share of fetches in a session that exists or existed."""
 _TAG_COUNTS: Final = (1, 2, TAGS_MAX, TAGS_MAX + 1, 5_000)
 _WIDE_SHARE: Final = 0.001
-"""Of arrays: as long as, and longer than, one request may have items."""
+"""The share of arrays that are as long as, or longer than, the maximum number of items in a request."""
 _WIDE_COUNTS: Final = (1_000, ITEMS_MAX - 10, ITEMS_MAX + 1, 3 * ITEMS_MAX)
 _NAMES: Final = ("fuzz", "fuzz-2", "__consumer_offsets", "", "no-such", "a" * 249, "\u00e9/..", "x" * 300)
 _WORDS: Final = (
@@ -73,7 +73,7 @@ _WIDE_RECORDS: Final = (
     HEADER.pack(0, HEADER_SIZE - LENGTH_OVERHEAD, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 0),
     HEADER.pack(0, HEADER_SIZE - LENGTH_OVERHEAD - 1, -1, MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 0),
 )
-"""What records may be full of: bytes that are no batch, and batches without a record."""
+"""Fillings for records: bytes that are no batch, and batches without a record."""
 _WIDE_BYTES: Final = (10_000, 100_000, 2**20)
 _WIDE_RECORDS_SHARE: Final = 0.002
 _BITS: Final = {
@@ -94,11 +94,11 @@ ROUGH_ENDS: Final = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 )
-"""Lengths that lie, frames that end early, and other protocols."""
+"""Wrong lengths, truncated frames, and other protocols."""
 
 
 class Batch(NamedTuple):
-    """Frames with their lengths in front, in the order of sending. Their correlation ids count up from 1."""
+    """Frames with length prefixes, in the order of sending. Their correlation ids count up from 1."""
 
     number: int
     frames: tuple[bytes, ...]
@@ -107,11 +107,11 @@ class Batch(NamedTuple):
 class FrameSource:
     """Makes the batches of one seed against one node.
 
-    ``served``: least and most version by API key, as the node says; now and then others are asked too.
-    ``captured``: requests of real clients, without length, which are damaged like our own.
-    ``harmless``: values for fields by name, such that what is well-formed does not change the node for good.
-    ``favoured``: API keys that every other frame is of.
-    ``sessions``: ids of fetch sessions that the node has. Their epochs are small, so some requests hit the next one.
+    ``served``: lowest and highest version by API key, as the node reports; now and then others are used too.
+    ``captured``: requests of real clients, without length, which are damaged like our own. ``harmless``: values for
+    fields by name that keep well-formed requests from changing the node for good. ``favoured``: API keys for every
+    other frame. ``sessions``: ids of fetch sessions that the node has. Their epochs are small, so some requests hit the
+    next one.
     """
 
     def __init__(
@@ -156,7 +156,8 @@ class FrameSource:
         return Batch(number, tuple(frames))
 
     def _pool(self, number: int) -> list[bytes]:
-        """The well-formed requests of a stretch of batches: each API and version, and more of any; captured ones."""
+        """Return the well-formed requests for a range of batches: each API and version, and more of any; captured
+        ones."""
         if number not in self._pools:
             rng = random.Random(f"{self._seed}:pool:{number}")
             made = [self.well_formed(rng, *kind) for kind in self._served]
@@ -171,12 +172,12 @@ class FrameSource:
         return self._pools[number]
 
     def rough_end(self, number: int) -> bytes | None:
-        """What batch ``number`` ends its connection with, if anything: bytes that are no frame, or half of one."""
+        """Return the last bytes that batch ``number`` sends on its connection, if any: no frame, or half of one."""
         rng = random.Random(f"{self._seed}:{number}:end")
         return rng.choice(ROUGH_ENDS) if rng.random() < 0.05 else None
 
     def well_formed(self, rng: random.Random, key: int, version: int) -> bytes:
-        """A request, header and body, whose structure is right and whose values are any.
+        """Return a request, header and body, with the right structure and random values.
 
         Produce of versions 0 to 2 is that of version 3 without the transactional id, which comes first.
         """
@@ -220,14 +221,14 @@ class FrameSource:
 
 
 def tagged_fields(rng: random.Random) -> bytes:
-    """Mostly none; now and then some that nobody knows, with little or nothing in them."""
+    """Return tagged fields: mostly none; now and then some unknown ones, with little or nothing in them."""
     if rng.random() >= _TAGGED_SHARE:
         return b"\0"
     return some_tags(rng, rng.choice(_TAG_COUNTS))
 
 
 def some_tags(rng: random.Random, count: int) -> bytes:
-    """So many tagged fields behind their number; their tags are any, Kafka's own among them."""
+    """Return this many tagged fields after their count; with random tags, Kafka's own among them."""
     out = bytearray()
     write_uvarint(out, count)
     size = rng.choice((0, 0, 0, 1, 5))
@@ -236,7 +237,7 @@ def some_tags(rng: random.Random, count: int) -> bytes:
 
 
 def primitive(rng: random.Random, kind: str, name: str) -> Any:
-    """A value of a type of Kafka's protocol: mostly one that leads somewhere, now and then an edge of its range."""
+    """Return a value of a type of Kafka's protocol: mostly a plausible one, now and then an edge of its range."""
     if name == "mechanism" and kind == "string":
         return rng.choice((*MECHANISMS, "GSSAPI", ""))
     if name == "auth_bytes":
@@ -269,7 +270,7 @@ def primitive(rng: random.Random, kind: str, name: str) -> Any:
 
 
 def damaged(rng: random.Random, frame: bytes, others: Sequence[bytes]) -> bytes:
-    """The frame after one to four kinds of harm; the correlation id is set anew afterwards."""
+    """Return the frame after one to four kinds of damage; the correlation id is set again afterwards."""
     data = bytearray(frame)
     real = rng.random
     for _ in range(1 + int(real() * real() * 4)):
@@ -280,7 +281,8 @@ def damaged(rng: random.Random, frame: bytes, others: Sequence[bytes]) -> bytes:
 
 
 def _random_index(rng: random.Random, data: bytearray) -> int:
-    """Mostly behind the header: a wrong key, version or client id ends a connection at once, and shows little."""
+    """Return an index, mostly behind the header: a wrong key, version or client id ends a connection immediately, and
+    shows little."""
     first = _HEADER_BYTES if len(data) > _HEADER_BYTES and rng.random() < 0.95 else 0
     return first + int(rng.random() * (len(data) - first))
 
@@ -294,7 +296,7 @@ def _overwrite(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
 
 
 def _lie(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """A number of another size where a length, a count or an id may stand."""
+    """Write a number of another size in the place of a length, a count or an id."""
     width = rng.choice((1, 2, 4, 8))
     value = rng.choice(_EDGES) & ((1 << (8 * width)) - 1)
     at = _random_index(rng, data)
@@ -322,14 +324,14 @@ def _repeat(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
 
 
 def _graft(rng: random.Random, data: bytearray, others: Sequence[bytes]) -> None:
-    """The rest of another request."""
+    """Append the rest of another request."""
     other = others[int(rng.random() * len(others))]
     at = _random_index(rng, data)
     data[at:] = other[int(rng.random() * len(other)) :] or b"\0"
 
 
 def _tags(rng: random.Random, data: bytearray, _: Sequence[bytes]) -> None:
-    """Tagged fields where a structure may end: it ends with a zero if it has none."""
+    """Insert tagged fields at a possible end of a structure: it ends with a zero if it has none."""
     at = data.find(b"\0", _random_index(rng, data))
     if at >= 0:
         data[at : at + 1] = some_tags(rng, rng.choice(_TAG_COUNTS))

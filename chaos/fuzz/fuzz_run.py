@@ -1,4 +1,4 @@
-"""One run of fuzzing against a node of its own: inputs at the port, a witness beside them, measures, a verdict."""
+"""One run of fuzzing against its own node: inputs at the port, a witness beside them, measurements, a verdict."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 GROWTH_BYTES_MAX: Final = 96 * 2**20
-"""Most that resident memory may have grown between the end of warming up and the end of the run."""
+"""Maximum growth of resident memory between the end of the warm-up and the end of the run."""
 SOCKETS_GROWTH_MAX: Final = 4
-"""Most more open sockets afterwards than before."""
+"""Maximum increase of open sockets."""
 FILES_GROWTH_MAX: Final = 4
-"""Most more open files afterwards than before, of those that were deleted and of all that are no files of the node's
-own. Of its own, that is segments and indexes of topics that frames made, it may hold any that are there."""
+"""Maximum increase of open files that were deleted, or that are not the node's own. The node may hold any number of its
+own files, that is segments and indexes of topics that frames created."""
 HOLD_S_MAX: Final = 2.0
-"""Longest that the loop may be held, in processor time. The widest request that is taken needs some 0.3 s, and several
+"""Maximum time that the loop may be held, in processor time. The widest accepted request needs some 0.3 s, and several
 connections may send one at the same time."""
 LOGIN_HOLD_S_MAX: Final = 0.2
-"""The same before a login, where an input may take 5 ms (:mod:`tidelog.chaos.fuzz.logins`), of some 32 connections."""
+"""The same before a login, where an input may take 5 ms (:mod:`tidelog.chaos.fuzz.logins`), for some 32 connections."""
 SESSIONS: Final = 400
-"""Fetch sessions that are opened for the inputs to go on with."""
+"""Number of fetch sessions that are opened for the inputs to use."""
 WARM_INPUTS_MAX: Final = 250_000
 _SESSION_ID: Final = struct.Struct(">i")
 _SESSION_ID_AT: Final = 4 + 1 + 4 + 2
-"""Behind correlation id, tagged fields of the header, throttle time and error code."""
+"""Position after correlation id, tagged fields of the header, throttle time and error code."""
 _LOOK_S: Final = 5.0
 _SETTLE_S: Final = 10.0
 _HARMLESS: Final = {
@@ -66,7 +66,7 @@ class Report:
     after: Measure
     memory_peak_bytes: int
     longest_hold_s: float
-    """Most processor time that the event loop spent on others while one connection waited for its turn."""
+    """Maximum processor time that the event loop spent on others while one connection waited for its turn."""
     faults: list[str] = field(default_factory=list)
 
 
@@ -80,8 +80,8 @@ def run(
     say: Say = lambda line: None,
     login: bool = False,
 ) -> Report:
-    """Fuzz a fresh node in the empty directory ``directory``; ``login``: at a listener that asks for one. With an even
-    seed, part of what the clients ask for is denied to them."""
+    """Fuzz a fresh node in the empty directory ``directory``; ``login``: at a listener that requires one. With an even
+    seed, the clients are denied some operations."""
     from tidelog import Admin
 
     denies = not login and seed % 2 == 0
@@ -130,13 +130,13 @@ def run(
 
 
 def address(bootstrap: str) -> tuple[str, int]:
-    """The first ``host:port`` of a list."""
+    """Return the first ``host:port`` of a list."""
     host, _, port = bootstrap.split(",")[0].rpartition(":")
     return host, int(port)
 
 
 def served_versions(host: str, port: int) -> dict[int, tuple[int, int]]:
-    """Ask a port for its APIs' keys and versions (ApiVersions, version 0)."""
+    """Ask a port for its API keys and versions (ApiVersions, version 0)."""
     with socket.create_connection((host, port), timeout=10) as connection:
         connection.sendall(struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1))
         stream = connection.makefile("rb")
@@ -149,7 +149,7 @@ def served_versions(host: str, port: int) -> dict[int, tuple[int, int]]:
 
 
 def fetch_sessions(host: str, port: int, count: int) -> list[int]:
-    """Open so many fetch sessions on the witness's topic, and return their ids."""
+    """Open this many fetch sessions on the witness's topic, and return their ids."""
     found: list[int] = []
     with socket.create_connection((host, port), timeout=10) as connection:
         stream = connection.makefile("rb")
@@ -162,7 +162,7 @@ def fetch_sessions(host: str, port: int, count: int) -> list[int]:
 
 
 class _Watch:
-    """Looks at the node now and then, and takes away what well-formed requests have made of it."""
+    """Examines the node now and then, and removes the effects of well-formed requests."""
 
     def __init__(self, node: WatchedNode, admin: Admin, inputs: int, say: Say) -> None:
         self._node = node
@@ -204,7 +204,7 @@ class _Watch:
             if groups:
                 self._admin.delete_consumer_groups(groups)
         except TidelogError:
-            return  # a member is still there, or what was to be deleted went by itself
+            return  # a member is still there, or the target was gone already
 
 
 async def _fuzz_and_watch(
@@ -234,7 +234,7 @@ async def _fuzz_and_watch(
 
 
 def _settled(node: WatchedNode, before: Measure) -> Measure:
-    """The node once its connections are gone, or after a while."""
+    """Measure the node once its connections are gone, or after a while."""
     deadline = time.monotonic() + _SETTLE_S
     while True:
         found = node.measure()
@@ -244,7 +244,7 @@ def _settled(node: WatchedNode, before: Measure) -> Measure:
 
 
 def open_too_many(before: OpenFiles, after: OpenFiles) -> list[str]:
-    """What of a node's open files has grown beyond its bound."""
+    """Report the kinds of open files that have grown beyond their bounds."""
     faults = []
     if after.sockets > before.sockets + SOCKETS_GROWTH_MAX:
         faults.append(f"open sockets: {before.sockets} before, {after.sockets} at the end")

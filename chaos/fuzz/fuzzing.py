@@ -1,10 +1,9 @@
-"""Sends batches of frames to a Kafka port over many connections and counts what becomes of them.
+"""Sends batches of frames to a Kafka port over many connections and counts the outcomes.
 
-A batch goes out at once, with an ApiVersions request behind it: its answer says that the port is through
-with the batch. A frame at which the port closes the connection ends the batch's first part; the rest goes
-over a new connection, so that every frame is seen. Nothing is judged here but the port's liveness: a
-connection that is neither answered nor closed within ``STALL_S`` is given up (some requests rightly wait),
-and a port that accepts nobody ends the run.
+A batch is sent in one go, with an ApiVersions request behind it: its answer shows that the port has processed the
+batch. A frame at which the port closes the connection ends the batch's first part; the rest goes over a new connection,
+so that every frame is seen. Only the port's liveness is judged here: a connection that is neither answered nor closed
+within ``STALL_S`` is abandoned (some requests rightly wait), and a port that accepts nobody ends the run.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ BATCH_FRAMES: Final = 32
 CONNECTIONS: Final = 32
 STALL_S: Final = 2.0
 CONNECT_TIMEOUT_S: Final = 60.0
-"""Long: on a crowded machine a process may not run for seconds."""
+"""Long: on a busy machine a process may not run for seconds."""
 _SENTINEL: Final = 0x7FFF_FFFF
 _LAST_FRAME: Final = (
     b"\0\0\0\x0a" + API_VERSIONS.to_bytes(2, "big") + b"\0\0" + _SENTINEL.to_bytes(4, "big") + b"\xff\xff"
@@ -29,16 +28,16 @@ _LAST_FRAME: Final = (
 
 
 class StrangeAnswer(Exception):
-    """An answer that does not follow from what was asked."""
+    """An answer that does not match the request."""
 
 
 class PortSilent(Exception):
-    """The port accepts no connection any more; the text names the batches that were under way."""
+    """The port accepts no connection any more; the text names the batches in flight."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """The fates of the inputs. ``inputs`` counts those that the port is known to have taken."""
+    """The outcomes of the inputs. ``inputs`` counts those that the port is known to have read."""
 
     inputs: int = 0
     answered: int = 0
@@ -48,7 +47,7 @@ class Tally:
     batches: int = 0
     connections: int = 0
     under_way: dict[int, int] = field(default_factory=dict)
-    """Batch by worker: with the seed, all that is needed to repeat them."""
+    """Batch by worker: together with the seed, enough to repeat them."""
 
 
 async def fuzz(
@@ -75,7 +74,7 @@ async def fuzz(
 
 
 class _Answers(asyncio.Protocol):
-    """Counts the answers of one connection, and forgets them."""
+    """Counts the answers of one connection, and discards them."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -89,7 +88,7 @@ class _Answers(asyncio.Protocol):
         self._skip = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is not one by class
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
@@ -131,7 +130,7 @@ class _Answers(asyncio.Protocol):
 
 
 class _Sender:
-    """One worker: takes batch after batch, and keeps its connection until the port closes it."""
+    """One worker: sends batch after batch, and keeps its connection until the port closes it."""
 
     def __init__(
         self, host: str, port: int, source: FrameSource, tally: Tally, stall_s: float, connect_timeout_s: float
@@ -161,7 +160,7 @@ class _Sender:
             self._drop()
 
     async def _send(self, frames: tuple[bytes, ...], first: int) -> int:
-        """Send the frames from ``first`` on; returns up to which they are done with."""
+        """Send the frames from ``first`` on; return the end of those that were processed."""
         answers = await self._connected()
         answers.last, answers.through, before = first, False, answers.answered
         assert answers.transport is not None
@@ -182,7 +181,7 @@ class _Sender:
         return done
 
     async def _wait(self, answers: _Answers) -> None:
-        """Until the batch is through, the connection lost, or nothing has come for a while."""
+        """Wait until the batch is processed, the connection is lost, or nothing has come for a while."""
         while not (answers.through or answers.lost):
             if answers.strange is not None:
                 raise answers.strange

@@ -1,6 +1,6 @@
-"""Strangers at a gRPC listener with logins, over real sockets: HTTP/2 by hand, with our metadata, damaged on the way.
+"""Strangers at a gRPC listener with logins, over real sockets: hand-made HTTP/2 with our metadata, damaged on the way.
 
-What they may reach is gRPC's core and the code that judges a caller by its metadata. Nothing of a call may begin.
+They may reach only gRPC's core and the code that judges a caller by its metadata. No call may begin.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _SETTINGS, _CONTINUATION = 0, 1, 4, 9
 _END_STREAM, _END_HEADERS = 1, 4
 _ANSWER_S: Final = 0.02
-"""How long a stranger listens before it leaves; most answers, and all ends, come sooner."""
+"""How long a stranger listens before it leaves; most answers, and all connection ends, come sooner."""
 _METHODS: Final = ("SaslAuthenticate", "Metadata", "Produce", "Fetch", "CallStream", "Nothing")
 
 
 class Http2Door:
-    """A listener that lets in nobody without a login; ``begun`` counts calls and streams that were served all the
+    """A listener that admits nobody without a login; ``begun`` counts calls and streams that were served all the
     same."""
 
     def __init__(self, authenticate: CallHandler, find: FindSession) -> None:
@@ -58,7 +58,7 @@ class Http2Door:
         raise AssertionError("a stream of a stranger was served")
 
     async def visit(self, rng: random.Random, login: bytes, others: list[bytes]) -> float:
-        """One connection of a stranger, and the processor time that it took of the loop's thread."""
+        """Make one connection of a stranger; return the processor time that it took of the loop's thread."""
         assert self._server is not None
         sent = conversation(rng, login)
         if rng.random() < 0.8:
@@ -78,7 +78,7 @@ class Http2Door:
 
 
 def conversation(rng: random.Random, login: bytes) -> bytes:
-    """A client's part: the preface, settings, and a few calls with what gRPC and we put into their headers."""
+    """Return a client's part: the preface, settings, and a few calls with the headers that gRPC and we set."""
     out = [PREFACE, _frame(_SETTINGS, 0, 0, b"")]
     for number in range(rng.choice((1, 1, 1, 2, 20))):
         stream = 2 * number + 1
@@ -109,7 +109,7 @@ def _headers(rng: random.Random, path: str, login: bytes) -> bytes:
 
 
 def _text(text: bytes) -> bytes:
-    """A string as HPACK has it, without Huffman's code (RFC 7541, 5.2)."""
+    """Return a string in HPACK, without Huffman coding (RFC 7541, 5.2)."""
     if len(text) < 127:
         return bytes((len(text),)) + text
     rest, out = len(text) - 127, bytearray(b"\x7f")
@@ -121,6 +121,6 @@ def _text(text: bytes) -> bytes:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """Frames of HTTP/2 as they are cut: at 16 KiB, the rest of a long one is left out (RFC 9113, 4.1)."""
+    """Return HTTP/2 frames, cut at 16 KiB; the rest of a long one is left out (RFC 9113, 4.1)."""
     payload = payload[: 2**14]
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload

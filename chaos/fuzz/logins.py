@@ -1,10 +1,10 @@
-"""Hostile logins, by the million, at the code that takes them behind both kinds of listener.
+"""Hostile logins, by the million, against the code that processes them behind both kinds of listener.
 
-Mostly no socket is between, so that ten million inputs take minutes and the time that each holds the event loop is
-known; one conversation of a hundred is HTTP/2 by hand at a real gRPC listener (:mod:`tidelog.chaos.fuzz.http2`). A
-*conversation* is a client that logs in, with the right secret or a wrong one, and most of whose messages are damaged on
-the way: SaslHandshake and SaslAuthenticate of Kafka's protocol, bare tokens, the calls of the gRPC listeners and the
-tokens that those give out. Each follows from the seed and its number alone, but for nonces and keys.
+Mostly no socket is involved, so that ten million inputs take minutes and the time that each holds the event loop is
+known; one conversation in a hundred is hand-made HTTP/2 at a real gRPC listener (:mod:`tidelog.chaos.fuzz.http2`). In a
+*conversation* a client logs in, with the right secret or a wrong one, and most of its messages are damaged on the way:
+SaslHandshake and SaslAuthenticate of Kafka's protocol, bare tokens, the calls of the gRPC listeners and the tokens that
+those issue. Each follows from the seed and its number alone, except for nonces and keys.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ from tidelog.security.scram import BY_SASL_NAME, ScramClient
 from tidelog.security.session import FindSession
 
 HOLD_S_MAX: Final = 0.005
-"""Longest that one input before or during a login may hold the event loop, in processor time."""
+"""Maximum time that one input before or during a login may hold the event loop, in processor time."""
 GROWTH_BYTES_MAX: Final = 32 * 2**20
-"""Most that resident memory may have grown between the first fifth of the inputs and the end."""
+"""Maximum growth of resident memory between the first fifth of the inputs and the end."""
 FAULTS_MAX: Final = 20
 KAFKA: Final = "KAFKA"
 GRPC: Final = "CLIENT"
@@ -65,10 +65,10 @@ _WEIGHTS: Final = (8, 8, 6, 1)
 _ISSUER: Final = "https://issuer.example"
 _AUDIENCE: Final = "fuzz"
 _TRIES: Final = 4
-"""Conversations that held the loop for long are held again; what counts is the least of it."""
+"""Conversations that held the loop for long are repeated; the shortest time counts."""
 _SAY_S: Final = 10.0
 _KEPT_BYTES: Final = 2_000
-"""Of a message that others are made of."""
+"""Size of the prefix that is kept of a message to make others from."""
 _PROOFS_KEPT: Final = 1_000
 _STEPS_MAX: Final = 12
 _SOCKET_SHARE: Final = 0.01
@@ -77,16 +77,16 @@ _WIDE: Final = (
     b"\x01", b"\0", b",", b"=", b" ", b"a", b"n,,", b",a=b", b"auth=Bearer x\x01", b"auth=bearer ", b"{\"a\":", b"[",
     b"=2C", b"\xff", b"r=", b".", b"e30.", b"\xc3\xa9",
 )  # fmt: skip
-"""What a message may be full of, up to the bound of what is received."""
+"""Fillings for a message, up to the limit of what is received."""
 _WIDE_CALL: Final = (b"\x0a\0", b"\x12\0", b"\x1a\0", b"\x22\0", b"\xa3\x06\xa4\x06", b"\xa0\x06\0", b"\x0a\1a")
-"""The same for the protobuf message of a call: fields again and again, known and unknown."""
+"""The same for the protobuf message of a call: repeated fields, known and unknown."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
 class LoginReport:
-    """What became of the inputs. ``faults`` is empty if the logins held."""
+    """The outcomes of the inputs. ``faults`` is empty if the logins held."""
 
     inputs: int = 0
     conversations: int = 0
@@ -107,7 +107,7 @@ class LoginReport:
 
 
 class _Node:
-    """The logins of a node that knows two users, at a listener of each protocol."""
+    """The logins of a node with two users, at a listener of each protocol."""
 
     def __init__(self, directory: Path) -> None:
         import jwt
@@ -149,12 +149,13 @@ class _Node:
         self.grpc = TokenLogins(self.logins.find, AccessControl(config))
 
     def shows(self, user: str, message: bytes) -> bool:
-        """Whether a message has in it what is as good as the user: damage may graft it whole from another's."""
+        """Return whether a message contains a secret that suffices for a login: damage may graft it whole from
+        another's."""
         return self.tokens[user].encode() in message or f"\0{user}\0{SECRETS[user]}".encode() in message
 
 
 class _Client:
-    """One that logs in as somebody, with the right secret or without."""
+    """A client that logs in as somebody, with the right secret or without."""
 
     def __init__(self, rng: random.Random, node: _Node) -> None:
         self.user = rng.choice(list(SECRETS))
@@ -173,7 +174,7 @@ class _Client:
         self._began = False
 
     def answer(self, challenge: bytes) -> bytes:
-        """The next message; something else where a real client would give up."""
+        """Return the next message; something else if a real client would give up."""
         if not self._began:
             self._began = True
             return self._made.first()
@@ -184,7 +185,7 @@ class _Client:
 
 
 class _Harm:
-    """Damages messages on the way, if it is to."""
+    """Damages messages on the way, if enabled."""
 
     def __init__(self, rng: random.Random, others: list[bytes]) -> None:
         self._rng = rng
@@ -207,7 +208,7 @@ class _Harm:
             return (head + unit * size + rng.choice((b"", b"\x01\x01", message)))[: most - 64]
         if rng.random() < 0.05:
             return rng.randbytes(int(rng.expovariate(0.01)))
-        # Framed as a request's body, so that harm spares its beginning no more than the rest.
+        # Framed as a request's body, so that damage hits its start as often as the rest.
         return damaged(rng, bytes(14) + message, self._others)[14:]
 
 
@@ -225,9 +226,9 @@ class LoginFuzz:
         self._door = Http2Door(self._node.grpc.authenticate, find)
 
     async def run(self, inputs: int, first: int = 0, say: Say = lambda line: None) -> LoginReport:
-        """Hold conversations until so many inputs were taken."""
+        """Hold conversations until the node has received this many inputs."""
         slow = scram.salted_password
-        # Our clients' proofs would cost milliseconds each: what is fuzzed is the other end.
+        # Our clients' proofs would cost milliseconds each, but the fuzzing targets the other side.
         setattr(scram, "salted_password", functools.lru_cache(_PROOFS_KEPT)(slow))  # noqa: B010
         await self._door.open()
         try:
@@ -273,7 +274,7 @@ class LoginFuzz:
         return report
 
     async def _timed(self, number: int) -> float:
-        """Hold a conversation; returns the longest that one of its inputs held the loop."""
+        """Hold a conversation; return the longest time that one of its inputs held the loop."""
         rng = random.Random(f"{self._seed}:{number}")
         self._longest_s = 0.0
         kind = self._kafka if rng.random() < 0.7 else self._grpc
@@ -283,12 +284,12 @@ class LoginFuzz:
             self.report.ended[await kind(rng, number)] += 1
         except (BadMessage, BadCall, CloseConnection) as over:
             self.report.ended[type(over).__name__] += 1
-        except Exception as error:  # whatever it is, a connection's handler would end with it
+        except Exception as error:  # any exception would end a connection's handler
             self.report.fault(f"conversation {number}: {type(error).__name__}: {error}")
         return self._longest_s
 
     async def _again(self, number: int) -> float:
-        """The same, for its time alone."""
+        """Repeat it to measure its time only."""
         report, self.report = self.report, LoginReport()
         try:
             return await self._timed(number)
@@ -328,7 +329,7 @@ class LoginFuzz:
         return "goes on"
 
     def _frames(self, rng: random.Random, client: _Client, version: int, harm: _Harm) -> Generator[bytes, bytes, None]:
-        """The frames of a login; each is asked for with the answer to the one before."""
+        """Yield the frames of a login; each gets the answer to the previous one."""
         if rng.random() < 0.2:
             yield _request(rng, API_VERSIONS, 0, {})
         asked = client.mechanism if rng.random() < 0.97 or harm.honest else rng.choice(("GSSAPI", "", "x" * 9_000))
@@ -376,7 +377,8 @@ class LoginFuzz:
         return "goes on"
 
     async def _socket(self, rng: random.Random, number: int) -> str:
-        """HTTP/2 of a stranger; those who show something of a login show it to the judge of all others too."""
+        """Send a stranger's HTTP/2; a caller that presents part of a login goes through the same judge as all
+        others."""
         client = _Client(rng, self._node)
         client.right = False
         login = to_proto(SaslAuthenticateRequest(client.mechanism, b"", client.answer(b"")))
@@ -390,7 +392,7 @@ class LoginFuzz:
     def _check_session(
         self, rng: random.Random, find: FindSession, token: str, host: str, client: _Client, number: int, shown: bytes
     ) -> None:
-        """The token is good as it is, where it was given, and nowhere else."""
+        """Check that the token is valid as issued, where it was issued, and nowhere else."""
         report = self.report
         report.let_in += 1
         known = find(token, host)
@@ -418,8 +420,8 @@ class LoginFuzz:
         shown: bytes,
         before: LoggedIn | None = None,
     ) -> str:
-        """Nobody comes in without a secret, or as somebody else; who has one and is not disturbed does. ``shown``: what
-        was answered last."""
+        """Judge that nobody is admitted without a secret, or as somebody else, and that an undisturbed client with the
+        right secret is. ``shown``: the last answer."""
         report = self.report
         if found is None:
             if harm.honest and client.right and before is None:
@@ -443,7 +445,7 @@ def _request(rng: random.Random, key: int, version: int, values: Mapping[str, ob
 
 
 def _auth_bytes(answer: bytes, *, bare: bool) -> bytes:
-    """The mechanism's message in an answer to SaslAuthenticate; found by its shape, as versions differ."""
+    """Return the mechanism's message in an answer to SaslAuthenticate; found by its shape, as versions differ."""
     if bare:
         return answer
     at = answer.find(b"r=")

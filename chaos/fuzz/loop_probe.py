@@ -1,8 +1,8 @@
 """Measures how long requests hold a node's event loop.
 
-A connection of its own asks for ApiVersions without pause. The answer costs the loop microseconds, so whatever
-processor time the loop's thread used between question and answer, it spent on others: a hold. Processor time instead
-of time on the clock, since a crowded machine would look like a slow node.
+A separate connection sends ApiVersions requests without pause. The answer costs the loop microseconds, so all other
+processor time of the loop's thread between question and answer was spent on others: a hold. Processor time instead of
+wall-clock time, since a busy machine would look like a slow node.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ GREETING: Final = struct.pack(">ihhih", 10, API_VERSIONS, 0, 1, -1)
 
 
 class LoopProbe:
-    """``with LoopProbe(host, port, pid) as probe: …``; afterwards ``probe.longest_s``.
+    """Measures holds: ``with LoopProbe(host, port, pid) as probe: …``; afterwards ``probe.longest_s``.
 
-    ``pid`` is the node's; its event loop runs on the main thread. ``longest_s`` is the longest hold so far, 0.0 where
-    the system does not tell a thread's processor time (Linux does, in ``/proc``). An unanswered question is a fault
-    of somebody else's to judge: the probe ends then.
+    ``pid`` is the node's; its event loop runs on the main thread. ``longest_s`` is the longest hold so far, 0.0 if the
+    system does not report a thread's processor time (Linux does, in ``/proc``). An unanswered question is for others to
+    judge: the probe ends then.
     """
 
     def __init__(self, host: str, port: int, pid: int) -> None:

@@ -1,4 +1,4 @@
-"""What a process holds open, by kind: files of logs that are there may be many; what nobody can reach is a leak."""
+"""The files that a process holds open, by kind: there may be many existing log files; an unreachable file is a leak."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class OpenFiles:
-    """Numbers of descriptors; each is one of these."""
+    """Numbers of descriptors; each descriptor is in one of these."""
 
     sockets: int
     """Connections and listeners."""
     kept: int
-    """Files that lie below the directory of the process, each counted once."""
+    """Files below the directory of the process, each counted once."""
     deleted: int
-    """Files that nobody finds any more: their room on the disk is held for nothing."""
+    """Deleted files: they occupy disk space for nothing."""
     others: int
-    """The rest: pipes, what the event loop made, files elsewhere, a second descriptor of a file."""
+    """The rest: pipes, the event loop's own, files elsewhere, a second descriptor of a file."""
 
     @property
     def total(self) -> int:
@@ -31,7 +31,7 @@ class OpenFiles:
 
 
 def kinds(links: Iterable[str], directory: str) -> OpenFiles:
-    """Sort what descriptors point at; ``directory`` is that of the process, without links in its path."""
+    """Classify the targets of descriptors; ``directory`` is that of the process, without links in its path."""
     sockets = deleted = others = 0
     kept: set[str] = set()
     for link in links:
@@ -47,5 +47,5 @@ def kinds(links: Iterable[str], directory: str) -> OpenFiles:
 
 
 def open_files(pid: int, directory: Path) -> OpenFiles:
-    """The files that a process holds open now. Raises ``OSError`` if it is gone."""
+    """Return the files that a process holds open now. Raises ``OSError`` if it is gone."""
     return kinds(descriptors(pid), str(directory.resolve()))

@@ -1,4 +1,4 @@
-"""A node as a process of its own that hostile clients are let loose on, and what is measured of it."""
+"""A node as a separate process for hostile clients, and its measurements."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tidelog import AclBinding
 
 SETTINGS: Final[Mapping[str, str]] = {
-    # What hostile but well-formed requests leave behind goes again soon; what is measured is what stays.
+    # Leftovers of hostile but well-formed requests disappear soon; the measurements are of what stays.
     "auto.create.topics.enable": "false",
-    # Everybody may do what no entry forbids, and is asked for the right to it each time.
+    # Everybody may do whatever no entry forbids, and the right to it is checked each time.
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
     "group.min.session.timeout.ms": "1000",
@@ -35,7 +35,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 }
 WITNESS_TOPIC: Final = "witness"
 LOGIN: Final = "LOGIN"
-"""A second listener for Kafka's clients, which asks for a login."""
+"""A second listener for Kafka's clients, which requires a login."""
 WITH_LOGIN: Final[Mapping[str, str]] = {
     "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
     "connection.failed.authentication.delay.ms": "0",
@@ -44,7 +44,7 @@ WITH_LOGIN: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One look at the process."""
+    """One measurement of the process."""
 
     memory_bytes: int
     open: OpenFiles
@@ -53,7 +53,7 @@ class Measure:
 
 
 class NodeGone(Exception):
-    """The node's process has ended; the text is the last that it said."""
+    """The node's process has ended; the text is its last output."""
 
 
 class WatchedNode:
@@ -63,18 +63,18 @@ class WatchedNode:
         self.cluster = cluster
         self.kafka_bootstrap = cluster.bootstrap
         self.login_port = login_port
-        """The port of the listener that asks for a login; 0 where there is none."""
+        """The port of the listener that requires a login; 0 if there is none."""
 
     @property
     def pid(self) -> int:
-        """Raises :class:`NodeGone`."""
+        """Return the process id. Raises :class:`NodeGone`."""
         mark = self.cluster.nodes[1].mark
         if mark is None:
             raise NodeGone(self.cluster.nodes[1].last_words())
         return mark.pid
 
     def measure(self) -> Measure:
-        """Raises :class:`NodeGone`."""
+        """Measure the process. Raises :class:`NodeGone`."""
         node = self.cluster.nodes[1]
         mark = node.mark
         use = None if mark is None else use_of(mark)
@@ -84,7 +84,7 @@ class WatchedNode:
         return Measure(use.memory_bytes, found, len(os.listdir(f"/proc/{mark.pid}/task")), use.cpu_s)
 
     def complaints(self) -> list[str]:
-        """Lines of the node's log that no client may cause: errors, and what Python says of a bug."""
+        """Return lines of the node's log that no client may cause: errors, and Python's reports of a bug."""
         found: list[str] = []
         for path in (self.cluster.nodes[1].log_path, self.cluster.nodes[1].directory / "server.err"):
             if not path.exists():
@@ -102,8 +102,8 @@ class WatchedNode:
 def watched_node(
     directory: Path, settings: Mapping[str, str] | None = None, *, with_login: bool = False, denies: bool = False
 ) -> Iterator[WatchedNode]:
-    """A fresh node that serves, with the topics ``fuzz``, ``fuzz-2`` and ``witness``; killed afterwards. ``denies``: a
-    part of what there is, and changes to the cluster, are denied to everybody."""
+    """Start a fresh node that serves, with the topics ``fuzz``, ``fuzz-2`` and ``witness``; kill it afterwards.
+    ``denies``: everybody is denied some of the resources, and changes to the cluster."""
     from tidelog import Admin, NewTopic
 
     everything = {} if denies else {"super.users": "User:ANONYMOUS"}

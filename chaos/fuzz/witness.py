@@ -1,7 +1,7 @@
-"""A client that must notice nothing: produces and consumes numbered records while others misbehave.
+"""A client that must remain undisturbed: produces and consumes numbered records while others misbehave.
 
-librdkafka does both (an idempotent producer, and a consumer of the same partition), so that the judge of the
-port is not made by its author.
+librdkafka does both (an idempotent producer, and a consumer of the same partition), so that the judge of the port comes
+from another author.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END_TIMEOUT_S: Final = 30.0
 
 @dataclass(slots=True)
 class Testimony:
-    """A witness's observations. ``faults``: the first lost, doubled, reordered, changed or refused records."""
+    """A witness's observations. ``faults``: the first lost, duplicated, reordered, changed or refused records."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -35,7 +35,8 @@ class Testimony:
 
 
 class Witness:
-    """``with Witness(bootstrap, topic) as witness: …``; afterwards ``witness.testimony``. The topic is there."""
+    """Observes: ``with Witness(bootstrap, topic) as witness: …``; afterwards ``witness.testimony``. The topic must
+    exist."""
 
     def __init__(self, bootstrap: str, topic: str, period_s: float = PERIOD_S) -> None:
         self.testimony = Testimony()
@@ -132,6 +133,6 @@ class Witness:
 
 
 def record(number: int) -> bytes:
-    """The value of the ``number``-th record; its length varies with the number."""
+    """Return the value of the ``number``-th record; its length varies with the number."""
     text = b"%d:%08x" % (number, zlib.crc32(b"%d" % number))
     return text + b"." * (number % 301)
