@@ -1,1 +1,1 @@
-"""The Spark connector under kill -9: real Spark, real brokers, and deaths that are placed, not waited for."""
+"""The Spark connector under kill -9: real Spark, real brokers, and kills at chosen points instead of by chance."""

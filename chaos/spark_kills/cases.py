@@ -1,4 +1,4 @@
-"""The kill matrix, as data: what is run, what dies where, and what must have come about by it."""
+"""The kill matrix, as data: what runs, what dies where, and what must have happened."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidelog.chaos.spark_kills.query import Kind
 PER_TRIGGER: Final = 240
 SOURCE_OPTIONS: Final = {"maxOffsetsPerTrigger": str(PER_TRIGGER), "fetchOffset.retryIntervalMs": "200"}
 SINK_OPTIONS: Final = {"tidelog.batch.size": "1024", "tidelog.linger.ms": "0"}
-"""Small batches: a task needs some ten requests for its rows, so that there is a middle of writing."""
+"""Small batches: a task needs some ten requests for its rows, so that writing has a middle."""
 SMALL_FETCHES: Final = {"tidelog.max.partition.fetch.bytes": "2000", "tidelog.fetch.max.bytes": "2000"}
 
 
@@ -23,21 +23,21 @@ class Expect:
     losers: int = 0
     """Attempts that have written rows, and were not committed."""
     already: int = 0
-    """Answers that a batch is decided already, to a writer or a driver."""
+    """Answers to a writer or a driver that a batch is already decided."""
     refused: int = 0
-    """Calls of a sink that were refused for good: for a superseded job, or a transaction that is over."""
+    """Calls of a sink that were permanently refused: for a superseded job, or a finished transaction."""
     aborts: int = 0
     """Calls to abort a job."""
     jobs: int = 0
-    """Jobs that began one and the same batch."""
+    """Jobs that began the same batch."""
     late: bool = False
-    """The worker that was frozen has spoken again."""
+    """The frozen worker has sent requests again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``shows``: in a line, what is tried. ``then``: the source's options from the second run of the query on.
-    ``together``: two drivers begin at once. ``clustered``: it takes executors, on a cluster of Spark."""
+    """One case. ``shows``: one line about what is tried. ``then``: the source's options from the second run of the
+    query on. ``together``: two drivers begin together. ``clustered``: it needs executors, on a Spark cluster."""
 
     name: str
     shows: str
@@ -52,7 +52,7 @@ class Case:
 
     @property
     def drivers_out(self) -> int:
-        """How many drivers others have to go on for."""
+        """Return how many drivers need a successor."""
         return sum(point.takes_driver_out for point in self.points) + self.together
 
 
@@ -397,7 +397,7 @@ _EXECUTORS: Final = (
         clustered=True,
     ),
 )
-"""On a cluster every batch has two tasks, each in an executor of its own."""
+"""On a cluster every batch has two tasks, each in its own executor."""
 
 CASES: Final = {
     case.name: case for case in (*_DRIVER, *_WORKER, *_ATTEMPTS, *_DRIVERS, *_BROKERS, *_OTHERS, *_EXECUTORS)

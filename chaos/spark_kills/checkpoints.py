@@ -9,7 +9,7 @@ from tidelog.spark_connector.offsets import SourceOffset
 
 
 def ends(checkpoint: Path) -> dict[int, dict[int, int]]:
-    """For each batch that was planned, the offset before which it ends, by partition of the one topic."""
+    """Return for each planned batch the offset before which it ends, by partition of the one topic."""
     found = {}
     for path in (checkpoint / "offsets").iterdir():
         if path.name.isdigit():
@@ -19,5 +19,5 @@ def ends(checkpoint: Path) -> dict[int, dict[int, int]]:
 
 
 def logged(checkpoint: Path) -> list[int]:
-    """The batches that are in Spark's commit log."""
+    """Return the batches that are in Spark's commit log."""
     return sorted(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())

@@ -1,4 +1,4 @@
-"""``./dev kills``: the kill matrix, shown as a table, and answered with its exit code."""
+"""``./dev kills``: runs the kill matrix, shows it as a table, and reports the verdict as its exit code."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def run_cases(
     patience: float = 1.0,
     master: str = "",
 ) -> list[CaseResult]:
-    """Run cases one after the other on a cluster of their own; ``hear`` is told of each. ``ahead``: so many Sparks are
-    started before they are needed; ``patience`` multiplies bounds of time; ``master``: the cluster of Spark to run on,
-    by default none. Raises ``CommandFailed`` if time runs out."""
+    """Run cases one after the other on their own cluster; ``hear`` is called for each. ``ahead``: how many Sparks are
+    started before they are needed; ``patience`` multiplies time bounds; ``master``: the Spark cluster to run on, by
+    default none. Raises ``CommandFailed`` if time runs out."""
     loop = BackgroundLoop()
     most = 1 + sum(case.drivers_out for case in cases)
     pool = DriverPool(directory, most=most, ahead=ahead, patience=patience, master=master)
@@ -85,7 +85,7 @@ def kills(
     Exit code 0 only if every case (by default all of them) went as it is to go. Each death is placed at a step of a
     call to the brokers, so there is no seed, and a case is the same each time.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # everything is stopped on exit
     if listed:
         print_rows(("case", "what is tried"), [(case.name, case.shows) for case in CASES.values()])
         return 0
@@ -135,7 +135,7 @@ def _line(one: CaseResult) -> tuple[str, ...]:
 
 @contextmanager
 def _run_directory(keep: bool) -> Iterator[tuple[Path, list[bool]]]:
-    """A directory to work in, which stays if what was done did not succeed."""
+    """Provide a working directory, which is kept on failure."""
     directory = Path(tempfile.mkdtemp(prefix="tidelog-kills-"))
     done: list[bool] = []
     interrupted = False

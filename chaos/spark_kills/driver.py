@@ -1,7 +1,8 @@
-"""A driver: one Spark in a process of its own, which runs queries as it is told.
+"""A driver: one Spark in its own process, which runs queries on request.
 
 It reads a line for each query from its standard input, and writes a line for each event to its standard output:
-``ready`` when Spark runs, ``ended`` with what a query ended by. Started by :mod:`tidelog.chaos.spark_kills.drivers`.
+``ready`` when Spark runs, ``ended`` with the error or end of a query. :mod:`tidelog.chaos.spark_kills.drivers` starts
+it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_OF_A_PIECE = 20
-"""Rows that go from task to sink at once: a task that fails half-way has sent some of them."""
+"""Rows per transfer from task to sink: a task that fails half-way has sent some of them."""
 FAILS_AT_ROW = 130
 SIGN_TIMEOUT_S = 20.0
 CONFIG = {
@@ -32,9 +33,9 @@ CONFIG = {
     "spark.sql.streaming.noDataProgressEventInterval": "100",
     "spark.sql.streaming.pollingDelay": "10",
     "spark.ui.showConsoleProgress": "false",
-    "spark.buffer.size": "4096",  # rows go from process to process in small portions: there is a middle of a task
+    "spark.buffer.size": "4096",  # rows travel between processes in small portions: a task has a middle
     "spark.python.worker.faulthandler.enabled": "false",
-    # Nothing runs long enough here to pay for the second compiler, or for code made for one query.
+    # Nothing runs long enough here to pay for the second compiler, or for code generated for one query.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions "
     "-XX:-BytecodeVerificationRemote",
     "spark.driver.memory": "768m",
@@ -51,17 +52,17 @@ ON_A_CLUSTER = {
     "spark.speculation.interval": "50ms",
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.minTaskRuntime": "1s",
-    "spark.speculation.efficiency.enabled": "false",  # by the time that a task takes, not by its rows a second
+    "spark.speculation.efficiency.enabled": "false",  # by a task's duration, not by its rows per second
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
 }
-"""Two executors of one core, so that a batch's two tasks are in two processes; and a slow task is tried a second time
-beside the first."""
+"""Two executors with one core each, so that a batch's two tasks are in two processes; and a slow task gets a second
+attempt beside the first."""
 
 
 def failing_first(signs: str) -> Callable[[bytes], bytes]:
-    """Hands values on; the first attempt of a task raises at a later row, when some of its batch's rows are in the
-    sink's log, as a file in ``signs`` says. (Values go to and fro in hundreds: the first hundred has gone on by then.)
-    """
+    """Return a function that passes values through; the first attempt of a task raises at a later row, when some of its
+    batch's rows are in the sink's log, as a file in ``signs`` says. (Values are transferred in hundreds: the first
+    hundred has been passed on by then.)"""
     state = {"task": -1, "rows": 0}
 
     def value(given: bytes) -> bytes:
@@ -84,7 +85,7 @@ def failing_first(signs: str) -> Callable[[bytes], bytes]:
 
 
 def transformed(query: Query, rows: DataFrame) -> DataFrame:
-    """The query's transformation of its source's rows: key and value."""
+    """Return the query's transformation of its source's rows: key and value."""
     from pyspark.sql import functions as f
 
     pairs = rows.select("key", "value")
@@ -108,7 +109,7 @@ def transformed(query: Query, rows: DataFrame) -> DataFrame:
 
 
 def run(spark: SparkSession, query: Query) -> None:
-    """Run it over all that its source has. Raises what ends it."""
+    """Run the query over everything in its source. Raises the query's error."""
     rows = (
         spark.readStream.format("tidelog")
         .option("tidelog.bootstrap.servers", query.bootstrap)
@@ -132,7 +133,7 @@ def run(spark: SparkSession, query: Query) -> None:
 
 
 def warm(spark: SparkSession) -> None:
-    """Have everything loaded that a query needs: it is not the cold start that is tried here."""
+    """Load everything that a query needs: the test is not about the cold start."""
     from pyspark.sql import functions as f
 
     spark.range(4, numPartitions=2).select(f.udf(lambda number: number, "bigint", useArrow=False)("id")).collect()
@@ -143,7 +144,7 @@ def tell(event: str, text: str | None = None) -> None:
 
 
 def main() -> None:
-    """``master``, the one argument: a cluster's; empty for a Spark within this process."""
+    """Run the driver. ``master``, the one argument: a cluster's; empty for a Spark within this process."""
     master = sys.argv[1] if len(sys.argv) > 1 else ""
     config = CONFIG
     if master:
@@ -163,5 +164,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     _told = os.dup(1)
-    os.dup2(2, 1)  # what Spark prints is for the log
+    os.dup2(2, 1)  # Spark's output belongs in the log
     main()

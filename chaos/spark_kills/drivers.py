@@ -1,4 +1,4 @@
-"""Drivers as the kill matrix handles them: started ahead, told what to run, killed, frozen, thawed."""
+"""Drivers from the kill matrix's side: started ahead, given queries, killed, frozen, thawed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _POLL_S: Final = 0.005
 
 
 class Driver:
-    """One Spark in a session of processes of its own. What it and Spark say goes to ``<directory>/<name>.log``.
-    ``launcher``: a program and its arguments that becomes the driver; ``master``: the cluster that it runs on, by
-    default a Spark within the one process."""
+    """One Spark in its own session of processes. Its output goes to ``<directory>/<name>.log``. ``launcher``: a program
+    and its arguments that becomes the driver; ``master``: the cluster that it runs on, by default a Spark within the
+    one process."""
 
     def __init__(self, directory: Path, name: str, launcher: Sequence[str] = (), master: str = "") -> None:
         self.name = name
@@ -57,12 +57,12 @@ class Driver:
     # --- queries ------------------------------------------------------------------------------------
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Raises :class:`WatchFailed` if Spark does not start."""
+        """Wait until it is ready. Raises :class:`WatchFailed` if Spark does not start."""
         if not self._ready.wait(timeout_s) or self._gone:
             raise WatchFailed(f"{self.name}: expected Spark to start within {timeout_s:g} s, see {self.log}")
 
     def run(self, query: Query) -> None:
-        """Begin a query; it runs by itself."""
+        """Begin a query; it runs on its own."""
         assert self._process.stdin is not None
         if self._gone:
             raise WatchFailed(f"{self.name} ended by itself, see {self.log}")
@@ -74,11 +74,11 @@ class Driver:
 
     @property
     def ended(self) -> bool:
-        """Whether its query has come to an end, whichever, or it is dead."""
+        """Return whether its query has ended in any way, or it is dead."""
         return self._ended.is_set()
 
     def is_logged(self, batch: int) -> bool:
-        """Whether Spark's commit log has this batch of its query."""
+        """Return whether Spark's commit log has this batch of its query."""
         return self._query is not None and (Path(self._query.checkpoint) / "commits" / str(batch)).exists()
 
     def _read(self) -> None:
@@ -99,30 +99,30 @@ class Driver:
     # --- faults -------------------------------------------------------------------------------------
 
     def owns(self, port: int) -> int | None:
-        """The process of this driver whose end of a connection has this port."""
+        """Return the process of this driver that owns the end of a connection with this port."""
         return owner_of(port, self._process.pid)
 
     def kill(self) -> None:
-        """kill -9 of the JVM and of the program that drives it. Python workers notice, and end; executors too."""
+        """Kill -9 the JVM and the program that drives it. Python workers notice, and end; executors too."""
         self.dead = True
         signal_all(self._pids(lambda one: not one.is_daemon and not one.is_executor), signal.SIGKILL)
 
     def kill_executor(self, pid: int) -> bool:
-        """kill -9 of the executor whose Python worker this is; False if it is of none."""
+        """Kill -9 the executor that has this Python worker; return False if there is none."""
         found = executor_of(pid, self._process.pid)
         signal_all([] if found is None else [found], signal.SIGKILL)
         return found is not None
 
     def kill_worker(self, pid: int) -> None:
-        """kill -9 of one process."""
+        """Kill -9 one process."""
         signal_all([pid], signal.SIGKILL)
 
     def stop_jvm(self) -> None:
-        """Stop the JVM, and nothing else."""
+        """Stop the JVM only."""
         signal_all(self._pids(lambda one: one.is_jvm), signal.SIGSTOP)
 
     async def kill_once_told(self, fault: Callable[[str], None]) -> None:
-        """The JVM is stopped: wait until something has come for it that it cannot read, and kill it all."""
+        """With the JVM stopped, wait until data for it has arrived that it cannot read, and kill everything."""
         jvm = self._pids(lambda one: one.is_jvm)
         before = sum(map(unread_bytes, jvm))
         deadline = time.monotonic() + TOLD_TIMEOUT_S
@@ -134,13 +134,14 @@ class Driver:
         self.kill()
 
     def freeze(self) -> None:
-        """SIGSTOP for every process."""
+        """Send SIGSTOP to every process."""
         self.frozen = self._pids(lambda one: True)
         signal_all(self.frozen, signal.SIGSTOP)
 
     def orphan(self, pid: int) -> None:
-        """Stop one worker, and kill the driver. First the daemon is killed that would end the worker: and that before
-        it is stopped, or the kernel would have it go on with a SIGHUP, as one of a process group that nobody leads."""
+        """Stop one worker, and kill the driver. The daemon, which would end the worker, is killed first: even before
+        the worker is stopped, or the kernel would send SIGHUP and resume it, as a member of an orphaned process
+        group."""
         daemons = [one.parent for one in members(self._process.pid) if one.pid == pid]
         signal_all(daemons, signal.SIGKILL)
         wait_until("the daemon of a worker to be gone", lambda: not self._pids(lambda one: one.pid in daemons), 1.0)
@@ -149,12 +150,12 @@ class Driver:
         self.kill()
 
     def thaw(self) -> None:
-        """SIGCONT for what is frozen."""
+        """Send SIGCONT to the frozen processes."""
         signal_all(self.frozen, signal.SIGCONT)
         self.frozen = []
 
     def end(self) -> None:
-        """kill -9 of all that is left, and wait until it is gone."""
+        """Kill -9 everything that is left, and wait until it is gone."""
         self.dead = True
         signal_all(self._pids(lambda one: True), signal.SIGKILL)
         self._process.wait()
@@ -166,7 +167,7 @@ class Driver:
         wait_until(f"processes of {self.name} to be gone", self._all_gone, END_TIMEOUT_S)
 
     def _all_gone(self) -> bool:
-        """A worker of the cluster may have put another executor in the place of one that was killed."""
+        """Return whether all are gone. A worker of the cluster may have replaced an executor that was killed."""
         left = self._pids(lambda one: True)
         signal_all(left, signal.SIGKILL)
         return not left
@@ -176,8 +177,8 @@ class Driver:
 
 
 class DriverPool:
-    """Drivers that are up. ``ahead`` more than are used are started, since a start takes as long as a case, but not
-    more than ``most`` in all. ``patience`` multiplies bounds of time; ``master``: as of :class:`Driver`."""
+    """Drivers that are running. The pool starts ``ahead`` more than are in use, since a start takes as long as a case,
+    but at most ``most`` in all. ``patience`` multiplies time bounds; ``master``: as in :class:`Driver`."""
 
     def __init__(self, directory: Path, *, most: int, ahead: int = 1, patience: float = 1.0, master: str = "") -> None:
         self._directory = directory
@@ -195,14 +196,14 @@ class DriverPool:
             self._idle.append(self._start())
 
     def take(self) -> Driver:
-        """One that is ready."""
+        """Return a driver that is ready."""
         driver = self._idle.pop(0) if self._idle else self._start()
         driver.wait_ready(START_TIMEOUT_S * self._patience)
         self.prepare()
         return driver
 
     def give_back(self, driver: Driver) -> None:
-        """It runs nothing any more: another case may have it, if it lives."""
+        """Return an idle driver to the pool: another case may use it, if it is alive."""
         if driver.dead:
             driver.end()
             self._all.remove(driver)

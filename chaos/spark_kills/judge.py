@@ -1,4 +1,4 @@
-"""Judges what a case has left in the sink, and what a reader saw meanwhile. Pure."""
+"""Judges the content of the sink after a case, and what a reader saw meanwhile. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ EXAMPLES_MAX: Final = 3
 
 
 class Reading(NamedTuple):
-    """A record of the sink as a reader of what is committed saw it; ``at``: seconds of the monotonic clock."""
+    """A record of the sink as seen by a reader of committed data; ``at``: seconds of the monotonic clock."""
 
     partition: int
     offset: int
@@ -24,11 +24,11 @@ def judge(
     watched: Sequence[Reading],
     decided: Mapping[int, float],
 ) -> list[str]:
-    """Say what is wrong.
+    """Return the violations.
 
-    ``expected``: each row that is to be there once, all different, with its batch (None: not known). ``final``: what a
-    reader finds who comes when all is done. ``watched``: what one saw who was there from the start. ``decided``: when
-    the first request to commit a batch was let through to the coordinator; nothing of it can be seen before.
+    ``expected``: each row that must be there once, all different, with its batch (None: not known). ``final``: what a
+    reader finds at the end. ``watched``: what a reader saw that was there from the start. ``decided``: when the first
+    request to commit a batch was passed to the coordinator; nothing of it can be seen before.
     """
     found: list[str] = []
     counts = Counter(one.value for one in final)

@@ -26,12 +26,12 @@ from tidelog.model.ids import TopicPartition
 
 SINK_PARTITIONS: Final = 3
 SOURCE_BATCH_BYTES: Final = 1024
-"""Small, so that a task needs several fetches where it may fetch little at once."""
+"""Small, so that a task needs several fetches if each may fetch little."""
 CASE_TIMEOUT_S: Final = 120.0
-"""Until the queries of a case have come to their end, restarts included, but for starts of Spark. A case that takes
+"""Bound for the queries of a case to end, including restarts, but without the time to start Spark. A case that takes
 longer has failed."""
 THAWED_TIMEOUT_S: Final = 30.0
-"""Until what was frozen has come to its end, or has spoken."""
+"""Bound for frozen processes to end, or to send requests, after the thaw."""
 RUNS_MAX: Final = 8
 TRIES: Final = 5
 _POLL_S: Final = 0.01
@@ -62,7 +62,7 @@ class CaseResult:
 
 
 class KillRun:
-    """Runs cases on one cluster, with drivers of one pool. ``patience`` multiplies bounds of time."""
+    """Runs cases on one cluster, with drivers from one pool. ``patience`` multiplies time bounds."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class KillRun:
         self._directory = directory
 
     def run(self, case: Case) -> CaseResult:
-        """Run one case and judge it. Whatever goes wrong is in the result."""
+        """Run one case and judge it. The result contains all errors."""
         started = time.monotonic()
         result = CaseResult(case.name, [], 0.0)
         one = _Course(case, self._cluster, self._loop, self._pool, self._directory / case.name, result, self._patience)
@@ -101,7 +101,7 @@ class KillRun:
 
 
 class _Course:
-    """One case under way."""
+    """One case in progress."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class _Course:
     ) -> None:
         self._patience = patience
         self._waited_s = 0.0
-        """For Sparks to start."""
+        """Time spent waiting for Sparks to start."""
         self.case = case
         self.result = result
         self._cluster = cluster
@@ -139,7 +139,7 @@ class _Course:
         self.stage = Stage(case.points, directory, cluster.kill_for_a_while)
 
     def run(self) -> None:
-        """Raises :class:`WatchFailed`, ``TimeoutError``."""
+        """Run the queries. Raises :class:`WatchFailed`, ``TimeoutError``."""
         self._make_topics()
         self._watcher = Watcher(self._cluster.bootstrap, self._sink)
         self._cluster.stage = self.stage
@@ -152,7 +152,7 @@ class _Course:
         self._judge()
 
     def close(self) -> None:
-        """Leave nothing of the case behind."""
+        """Remove everything of the case."""
         if self._watcher is not None:
             self._watcher.close()
         self._cluster.stage = None
@@ -168,7 +168,7 @@ class _Course:
         from tidelog import Producer
 
         query = self._query
-        self._make_topic(query.source_topic, PARTITIONS, {"retention.ms": "-1"})  # rows have times of long ago
+        self._make_topic(query.source_topic, PARTITIONS, {"retention.ms": "-1"})  # rows have old timestamps
         self._make_topic(query.sink_topic, SINK_PARTITIONS, {})
         with Producer(query.bootstrap, batch_size=SOURCE_BATCH_BYTES, linger_ms=0) as producer:
             for row in source_rows():
@@ -181,7 +181,7 @@ class _Course:
         self.stage.source = topic.topic_id
 
     def _make_topic(self, name: str, partitions: int, config: dict[str, str]) -> None:
-        """Also where the controller moves, and nobody says whether it was made. Raises :class:`WatchFailed`."""
+        """Create a topic, even if the controller moves and the outcome is unknown. Raises :class:`WatchFailed`."""
         for _ in range(TRIES):
             try:
                 return self._loop.run(self._cluster.create_topic(name, partitions, config=config))
@@ -196,8 +196,8 @@ class _Course:
         raise WatchFailed(f"topic {name} could not be made in {TRIES} tries")
 
     def _to_the_end(self, deadline: float) -> list[Driver]:
-        """Have drivers run the query, one after the other dies, until it is at its end; return those that are out of it
-        but not dead."""
+        """Let drivers run the query, one after the other dies, until it is complete; return those that were replaced
+        but are not dead."""
         running = [self._start() for _ in range(2 if self.case.together else 1)]
         laggards: list[Driver] = []
         done = False
@@ -241,7 +241,7 @@ class _Course:
         return driver
 
     def _come_back(self, driver: Driver) -> None:
-        """Another driver has finished the query: let this one go on, as far as there is something of it."""
+        """Thaw a driver after another has finished the query, and wait for its end, as far as any of it is left."""
         frozen = bool(driver.frozen)
         since, timeout_s = time.monotonic(), THAWED_TIMEOUT_S * self._patience
         driver.thaw()

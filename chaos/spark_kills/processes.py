@@ -1,8 +1,8 @@
-"""The processes of a driver, found in ``/proc``: its JVM, its Python workers, and whose end of a connection is whose.
+"""The processes of a driver, found in ``/proc``: its JVM, its Python workers, and the owners of connections.
 
-A driver is started in a session of its own, and none of its processes leaves it; so its members are those with its
-session id, whatever process groups Spark gives them. On a cluster its executors are started by others; they, and their
-Python workers, have the session's id in their environment. Linux only.
+A driver is started in its own session, and none of its processes leaves it; so its members are those with its session
+id, whatever process groups Spark gives them. On a cluster others start its executors; they, and their Python workers,
+have the session's id in their environment. Linux only.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Process(NamedTuple):
 
     @property
     def is_daemon(self) -> bool:
-        """The daemon that forks workers, and the workers: they have the same command."""
+        """Return whether it is the daemon that forks workers, or a worker: they have the same command."""
         return "pyspark.daemon" in self.command
 
 
 def members(session: int) -> list[Process]:
-    """The processes of a session that have not ended, by pid."""
+    """Return the processes of a session that have not ended, by pid."""
     found = []
     for pid in pids():
         stat = stat_of(pid)
@@ -60,7 +60,7 @@ def _executes_for(pid: int, session: int) -> bool:
 
 
 def executor_of(pid: int, session: int) -> int | None:
-    """The executor that a process is a descendant of; None if it is of none."""
+    """Return the executor that a process descends from; None if there is none."""
     there = {one.pid: one for one in members(session)}
     while (found := there.get(pid)) is not None and not found.is_executor:
         pid = found.parent
@@ -68,25 +68,25 @@ def executor_of(pid: int, session: int) -> int | None:
 
 
 def signal_all(pids: list[int], number: signal.Signals) -> None:
-    """Send a signal; those that are gone are passed over."""
+    """Send a signal; skip processes that are gone."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def port_of(peer: str) -> int:
-    """The port of gRPC's name of a peer, ``ipv4:127.0.0.1:40000``."""
+    """Return the port in gRPC's name of a peer, ``ipv4:127.0.0.1:40000``."""
     return int(peer.rpartition(":")[2])
 
 
 def owner_of(port: int, session: int) -> int | None:
-    """The process of a session whose end of a connection has this local port; None if none has."""
+    """Return the process of a session that owns the end of a connection with this local port; None if there is none."""
     ends = {one.inode for one in _on_loopback() if one.local_port == port}
     return next((one.pid for one in members(session) if ends & proc.sockets(one.pid)), None)
 
 
 def unread_bytes(pid: int) -> int:
-    """Bytes that wait in the connections of a process."""
+    """Return the number of unread bytes in the connections of a process."""
     own = proc.sockets(pid)
     return sum(one.unread_bytes for one in _on_loopback() if one.inode in own)
 

@@ -1,4 +1,4 @@
-"""A streaming query of the kill matrix, as the text that its driver is handed."""
+"""A streaming query of the kill matrix, as the text that its driver receives."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 
 
 class Kind(enum.Enum):
-    """The work of a query on the way from its source to its sink."""
+    """A query's processing between its source and its sink."""
 
     COPY = "copy"
     FAIL_FIRST = "fail-first"
     """First attempts of tasks raise when some of their rows are in the sink's log."""
     COUNT = "count"
-    """Counts rows by group, in Complete mode: all of them are written with every batch."""
+    """Counts rows by group, in Complete mode: every batch writes all of them."""
     APPEND_COUNT = "append-count"
     """Counts rows by a window of their own time, in Append mode with a watermark: each window is written once."""
     FOREACH_BATCH = "foreach-batch"
@@ -24,8 +24,8 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``source`` and ``sink``: options of reading and writing, but for the topics. ``signs``: a directory where files
-    named by batches tell of :attr:`~tidelog.chaos.spark_kills.points.Action.SIGN`."""
+    """A query. ``source`` and ``sink``: options for reading and writing, without the topics. ``signs``: a directory for
+    the files, named by batches, of :attr:`~tidelog.chaos.spark_kills.points.Action.SIGN`."""
 
     kind: Kind
     bootstrap: str

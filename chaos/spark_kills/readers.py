@@ -1,4 +1,4 @@
-"""The readers of the sink: one from the start of a case on, one when all is done. Both see committed records only."""
+"""The readers of the sink: one from the start of a case on, one at the end. Both see committed records only."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tidelog import Consumer
 
 SETTLED_TIMEOUT_S: Final = 20.0
-"""Until nothing is undecided in the sink any more, and until it is read to its end."""
+"""Bound until nothing is undecided in the sink any more, and until it is read to its end."""
 _POLL_S: Final = 0.05
 
 
 class Watcher:
-    """Reads from the start of a topic on, in a thread, until it is told to come to an end."""
+    """Reads a topic from its start, in a thread, until it is asked to finish."""
 
     def __init__(self, bootstrap: str, partitions: list[TopicPartition]) -> None:
         self.readings: list[Reading] = []
@@ -32,7 +32,8 @@ class Watcher:
         self._thread.start()
 
     def finish(self, ends: dict[TopicPartition, int]) -> list[Reading]:
-        """Read to these ends and stop; what was read. Raises :class:`WatchFailed` if it does not come so far."""
+        """Read to these ends and stop; return everything read. Raises :class:`WatchFailed` if it does not get that
+        far."""
         self._ends = ends
         self._thread.join(SETTLED_TIMEOUT_S)
         if self._thread.is_alive():
@@ -43,7 +44,7 @@ class Watcher:
         return self.readings
 
     def close(self) -> None:
-        """Stop where it is."""
+        """Stop immediately."""
         self._closing.set()
         self._thread.join(SETTLED_TIMEOUT_S)
 
@@ -60,7 +61,7 @@ class Watcher:
 
 
 def settled_ends(bootstrap: str, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """Wait until nothing of these partitions is undecided; their ends. Raises :class:`WatchFailed`."""
+    """Wait until nothing in these partitions is undecided; return their ends. Raises :class:`WatchFailed`."""
     from tidelog import Consumer
 
     with _consumer(bootstrap, partitions) as committed, Consumer(bootstrap) as every:
@@ -73,7 +74,7 @@ def settled_ends(bootstrap: str, partitions: list[TopicPartition]) -> dict[Topic
 
 
 def read_all(bootstrap: str, ends: dict[TopicPartition, int]) -> list[Reading]:
-    """All that is committed before these ends. Raises :class:`WatchFailed`."""
+    """Return everything that is committed before these ends. Raises :class:`WatchFailed`."""
     found: list[Reading] = []
     deadline = time.monotonic() + SETTLED_TIMEOUT_S
     with _consumer(bootstrap, list(ends)) as consumer:

@@ -1,4 +1,4 @@
-"""The rows of the kill matrix: what is in the source, and what each kind of query is to make of them. Pure."""
+"""The rows of the kill matrix: the content of the source, and the expected output of each kind of query. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidelog.chaos.spark_kills.query import Kind
 
 PARTITIONS: Final = 2
 ROWS: Final = 360
-"""Of each partition of the source."""
+"""Rows in each partition of the source."""
 VALUE_BYTES: Final = 100
 GROUPS: Final = 7
 BASE_MS: Final = 1_700_000_000_000
 STEP_MS: Final = 20
-"""From one row of a partition to the next; those of the other partitions have the same times."""
+"""Time between two rows of a partition; those of the other partitions have the same times."""
 DELAY_MS: Final = 1_000
-"""The watermark stays so far behind."""
+"""How far the watermark stays behind."""
 WINDOW_MS: Final = 1_000
 
 
@@ -45,7 +45,7 @@ def source_rows() -> Iterator[SourceRow]:
 
 
 def expected(kind: Kind, ends: Mapping[int, Mapping[int, int]]) -> dict[bytes, int | None]:
-    """The expected rows of the sink, each with its batch if that is known. ``ends``: the ends of the batches."""
+    """Return the expected rows of the sink, each with its batch if that is known. ``ends``: the ends of the batches."""
 
     def batch_of(row: SourceRow) -> int:
         return next(batch for batch in sorted(ends) if row.offset < ends[batch].get(row.partition, 0))

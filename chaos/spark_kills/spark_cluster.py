@@ -1,8 +1,8 @@
-"""A standalone cluster of Spark on this machine: a master and workers as processes, on loopback addresses.
+"""A standalone Spark cluster on this machine: a master and workers as processes, on loopback addresses.
 
-Each driver gets an executor on each worker. Workers have addresses of their own (127.0.0.1, 127.0.0.2; so Linux only),
+Each driver gets an executor on each worker. Workers have their own addresses (127.0.0.1, 127.0.0.2; so Linux only),
 since Spark runs a slow task a second time only on another host. Executors are no processes of the driver: workers start
-them, and they outlive a driver that was killed until they notice.
+them, and they outlive a killed driver until they notice.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ WORKERS: Final = 2
 START_TIMEOUT_S: Final = 120.0
 END_TIMEOUT_S: Final = 20.0
 _CORES: Final = 16
-"""Of each worker, as it says: each driver takes one, and drivers that are killed give theirs back late."""
+"""Cores that each worker announces: each driver takes one, and killed drivers return theirs late."""
 _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class SparkCluster:
-    """Runs between ``with`` and its end. Logs and the workers' directories are in ``directory``; ``environ``: additions
-    to the environment of master and workers, and so of executors."""
+    """A context manager that runs the cluster. Logs and the workers' directories are in ``directory``; ``environ``:
+    additions to the environment of master and workers, and so of executors."""
 
     def __init__(self, directory: Path, workers: int = WORKERS, environ: Mapping[str, str] | None = None) -> None:
         self._directory = directory
@@ -39,7 +39,8 @@ class SparkCluster:
         self.url = ""
 
     def __enter__(self) -> SparkCluster:
-        """Raises :class:`~tidelog.cli.local.watch.WatchFailed` if it does not start in time, ``NoJava``."""
+        """Start the cluster. Raises :class:`~tidelog.cli.local.watch.WatchFailed` if it does not start in time,
+        ``NoJava``."""
         runtime.prepare()
         self._directory.mkdir(parents=True, exist_ok=True)
         port = free_ports(1)[0]
@@ -61,7 +62,7 @@ class SparkCluster:
         self.close()
 
     def close(self) -> None:
-        """End master and workers, and with them the executors."""
+        """Stop master and workers, and with them the executors."""
         for process in reversed(self._processes):
             process.terminate()
         for process in self._processes:

@@ -1,7 +1,7 @@
-"""The calls to the brokers in the course of a case, and the crash points among them.
+"""The calls to the brokers during a case, and the crash points among them.
 
-Everything here runs on the cluster's event loop. A call is carried in a task of its own: it goes on when whoever made
-it is dead, as bytes go on that are under way.
+Everything here runs on the cluster's event loop. Each call runs in its own task: it continues even if the caller is
+dead, like bytes in transit.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ RECORDS: Final = "records"
 
 
 class Victim(Protocol):
-    """A driver, as far as crash points are concerned with it."""
+    """A driver, as far as it matters to crash points."""
 
     def owns(self, port: int) -> int | None:
-        """The process of this driver whose end of a connection has this port."""
+        """Return the process of this driver that owns the end of a connection with this port."""
 
     def kill(self) -> None: ...
 
@@ -54,12 +54,12 @@ class Victim(Protocol):
     def kill_executor(self, pid: int) -> bool: ...
 
     def is_logged(self, batch: int) -> bool:
-        """Whether its query's commit log has the batch."""
+        """Return whether its query's commit log has the batch."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """A call as a broker saw it. ``outcome``: empty until it ran."""
+    """A call as seen by a broker. ``outcome``: empty until it ran."""
 
     call: Call
     node: int
@@ -70,7 +70,7 @@ class Seen:
     attempt: str = ""
     at: float = 0.0
     begun: float | None = None
-    """When its handler began; None: it was not let through."""
+    """When its handler began; None: it was not passed on."""
     outcome: str = ""
     winners: tuple[str, ...] = ()
     """Attempts that are to be committed."""
@@ -85,7 +85,8 @@ class Seen:
 
 
 class Stage:
-    """One case's. ``kill_node`` ends a broker and sees that it comes back; ``signs``: where queries look for signs."""
+    """The stage of one case. ``kill_node`` ends a broker and makes sure that it returns; ``signs``: where queries look
+    for signs."""
 
     def __init__(self, points: Sequence[CrashPoint], signs: Path, kill_node: Callable[[int], None]) -> None:
         self.points = points
@@ -95,7 +96,7 @@ class Stage:
         self.seen: list[Seen] = []
         self.faults: list[str] = []
         self.out: list[Victim] = []
-        """Drivers that another has to go on for, in the order in which they went."""
+        """Drivers that need a successor, in the order in which they failed."""
         self.frozen_attempts: list[str] = []
         self._signs = signs
         self._kill_node = kill_node
@@ -111,21 +112,21 @@ class Stage:
     # --- what was fired -----------------------------------------------------------------------------
 
     def unfired(self) -> list[CrashPoint]:
-        """Points that were never met."""
+        """Return the points that were never reached."""
         return [point for point, met in zip(self.points, self._met, strict=True) if met < point.nth]
 
     def fired(self, index: int) -> bool:
         return self._met[index] >= self.points[index].nth
 
     def release(self) -> None:
-        """Let all that is held go on."""
+        """Release all held calls."""
         held, self._held = self._held, []
         for one in held:
             if not one.done():
                 one.set_result(None)
 
     async def end(self) -> None:
-        """Drop what is still under way."""
+        """Drop everything in progress."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -134,14 +135,14 @@ class Stage:
     # --- carrying -----------------------------------------------------------------------------------
 
     def keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-        """Run ``work`` to its end, whatever becomes of its waiter."""
+        """Run ``work`` to its end, whatever happens to its waiter."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return asyncio.shield(task)
 
     async def carry(self, seen: Seen, handle: Callable[[], Awaitable[Any]]) -> Any:
-        """Have a call handled, with the crash points that it meets."""
+        """Process a call, including the crash points that it reaches."""
         await self.met(When.BEFORE, seen)
         seen.begin()
         running = asyncio.ensure_future(handle())
@@ -153,11 +154,11 @@ class Stage:
         return answer
 
     def waits(self, when: When, seen: Seen) -> bool:
-        """Whether a point may be here."""
+        """Return whether a crash point may match here."""
         return any(self._fits(point, when, seen) for point in self.points)
 
     async def met(self, when: When, seen: Seen) -> None:
-        """Do what the points say that this is. Never returns where the message is lost."""
+        """Execute the matching points. Never returns if the message is lost."""
         through = True
         for point in self._due(when, seen):
             for action in point.do:
@@ -166,7 +167,7 @@ class Stage:
             await asyncio.get_running_loop().create_future()
 
     def _due(self, when: When, seen: Seen) -> list[CrashPoint]:
-        """The points that this is; each is counted."""
+        """Return the matching points; counts each."""
         found = []
         for index, point in enumerate(self.points):
             if self._fits(point, when, seen):
@@ -230,10 +231,10 @@ class Stage:
             case _:
                 raise AssertionError(f"{action} is done elsewhere")
 
-    # --- what it is ---------------------------------------------------------------------------------
+    # --- classification -----------------------------------------------------------------------------
 
     def saw_call(self, request: object, node: int, context: CallContext) -> Seen | None:
-        """The kind of a call; None if cases do not care about it."""
+        """Return the kind of a call; None if it does not matter to cases."""
         match request:
             case BeginSinkTransactionRequest(sink, batch, job, attempt):
                 return self._note(Call.BEGIN, node, context, sink, batch, job, attempt)
@@ -262,7 +263,8 @@ class Stage:
         return self._note(Call.FETCH, node, context, "", None, "", "")
 
     def saw_marker(self, marker: TransactionMarker, node: int) -> Seen | None:
-        """The coordinator is about to send this. Points before it are met here and now; None: nothing is."""
+        """Note that the coordinator is about to send this. Points before it are executed immediately; return None if
+        there are none."""
         commit = self._asked.get(marker.producer_id)
         if commit is None or not marker.committed:
             return None
@@ -302,7 +304,7 @@ class Stage:
 
 
 def outcome_of_produce(frame: Frame) -> str:
-    """The answer to a produce frame: ok, or the errors."""
+    """Return the answer to a produce frame: ok, or the errors."""
     found = decode_produce_response(memoryview(b"".join(frame)))[1]
     errors = sorted({one.error.name for one in found if one.error is not ErrorCode.NONE})
     return ", ".join(errors) or OK

@@ -1,4 +1,4 @@
-"""Three nodes in this process, over real sockets; every call passes by a stage
+"""Three nodes in this process, over real sockets; every call passes through a stage
 (:mod:`tidelog.chaos.spark_kills.stage`)."""
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ CONFIG: Final = {
 
 
 class StagedCluster(AsyncCluster):
-    """See the module. ``stage`` is that of the case that runs."""
+    """Three nodes with a stage. ``stage`` is that of the running case."""
 
     def __init__(self) -> None:
         super().__init__(NODES, transport=GRPC, config=CONFIG)
         self.stage: Stage | None = None
         self.faults: list[str] = []
-        """Nodes that did not come back."""
+        """Nodes that did not return."""
         self._returning: dict[NodeId, asyncio.Task[None]] = {}
 
     def kill_for_a_while(self, node_id: int) -> None:
-        """Kill a node; it is started again when no partition is led by it any more."""
+        """Kill a node, and restart it when it leads no partition any more."""
         key = NodeId(node_id)
         if key in self._returning or key not in self.nodes:
             self.faults.append(f"node {node_id} is dead already")
@@ -96,7 +96,7 @@ class StagedCluster(AsyncCluster):
         return network if config is None else _StagedNetwork(network, config.node_id, self)
 
     def serving(self, node_id: NodeId) -> None:
-        """A node is about to serve: have it say which markers it sends."""
+        """Let a node that is about to serve report the markers that it sends."""
         role = self.nodes[node_id].broker
         if role is not None:
             markers = role.transactions.markers
@@ -111,7 +111,7 @@ class StagedCluster(AsyncCluster):
         written: MarkersWritten,
     ) -> Sending:
         if self.stage is not None and node_id in self.nodes and self.stage.saw_marker(marker, node_id) is not None:
-            markers.close()  # the node ends with the next turn of the loop; it must not get that far
+            markers.close()  # the node ends in the next turn of the loop; the marker must not leave before
         return send(marker, written)
 
 
@@ -122,7 +122,7 @@ def _in_sync(image: MetadataImage) -> bool:
 
 
 class _StagedNetwork(WrappedNetwork):
-    """A node's network, which serves by way of the stage."""
+    """A node's network that serves through the stage."""
 
     def __init__(self, inner: NodeNetwork, node_id: NodeId, cluster: StagedCluster) -> None:
         super().__init__(inner)
@@ -157,7 +157,7 @@ class _StagedNetwork(WrappedNetwork):
 
 
 class _StagedSession:
-    """A stream. A frame that is held holds those behind it, and the stream's end. Implements ``PacedSession``."""
+    """A stream. A held frame holds those behind it, and the stream's end. Implements ``PacedSession``."""
 
     def __init__(
         self, inner: FrameSession, kind: StreamKind, node_id: NodeId, context: CallContext, cluster: StagedCluster
@@ -168,7 +168,7 @@ class _StagedSession:
         self._context = context
         self._cluster = cluster
         self._last: asyncio.Future[None] | None = None
-        """Done when the frame that is held last has been handed on."""
+        """Done when the last held frame has been passed on."""
 
     def hold(self) -> Awaitable[object] | None:
         return self._inner.hold() if isinstance(self._inner, PacedSession) else None
