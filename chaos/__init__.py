@@ -1,1 +1,1 @@
-"""Proof: simulated and real clusters under faults, and the judges of what their clients were told."""
+"""Proof: simulated and real clusters under faults, and the judges of the answers to their clients."""

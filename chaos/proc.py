@@ -1,6 +1,6 @@
 """Reads Linux's ``/proc`` (proc(5)) about processes and their sockets.
 
-psutil knows no socket's queue, so it would not do for all that is needed here.
+psutil does not report socket queues, so it would not suffice here.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ class TcpSocket(NamedTuple):
 
     inode: str
     state: str
-    """As the table has it, e.g. :data:`ESTABLISHED`."""
+    """In the table's notation, e.g. :data:`ESTABLISHED`."""
     local_host: str
-    """In hexadecimal, as the table has it."""
+    """In hexadecimal, as in the table."""
     local_port: int
     remote_port: int
     unread_bytes: int
-    """Bytes that were received and that nobody has read."""
+    """Received bytes that nobody has read."""
 
 
 def commands() -> Iterator[list[str]]:
-    """What every process was started with, by pid; nothing on a system without ``/proc``."""
+    """Yield the command line of every process, by pid; nothing on a system without ``/proc``."""
     for pid in sorted(pids()):
         with suppress(OSError):
             yield command(pid)
 
 
 def command(pid: int) -> list[str]:
-    """The words that a process was started with. Raises ``OSError`` where it is gone."""
+    """Return the command line of a process. Raises ``OSError`` if it is gone."""
     words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
     return words[:-1]
 
 
 def descriptors(pid: int) -> list[str]:
-    """The targets of a process's open descriptors. Raises ``OSError`` if it is gone."""
+    """Return the targets of a process's open descriptors. Raises ``OSError`` if it is gone."""
     found = []
     for entry in os.scandir(_PROC / str(pid) / "fd"):
         with suppress(OSError):  # closed meanwhile
@@ -54,14 +54,14 @@ def descriptors(pid: int) -> list[str]:
 
 
 def sockets(pid: int) -> set[str]:
-    """The inodes of the sockets of a process; none where it is gone."""
+    """Return the inodes of the sockets of a process; none if it is gone."""
     with suppress(OSError):
         return {link[8:-1] for link in descriptors(pid) if link.startswith("socket:[")}
     return set()
 
 
 def tcp_sockets() -> list[TcpSocket]:
-    """The IPv4 and IPv6 sockets of this machine."""
+    """Return the IPv4 and IPv6 sockets of this machine."""
     found = []
     for table in ("tcp", "tcp6"):
         with suppress(OSError):  # a kernel without IPv6

@@ -1,4 +1,4 @@
-"""What batches of a compacted partition hold, as the judges of compaction take it."""
+"""The content of batches in a compacted partition, in the form that the judges of compaction need."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.proto.records.decoder import decode_records
 
 
 def content_of(batch: Batch) -> tuple[list[KeyedRecord], list[Marker]]:
-    """The records of a batch, or the marker that it is."""
+    """Return the records of a batch, or the marker if it is one."""
     if not batch.is_control:
         epoch, producer = batch.leader_epoch, batch.producer_id if batch.is_transactional else -1
         return [

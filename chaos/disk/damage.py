@@ -1,7 +1,7 @@
-"""Bytes flipped in a log of a node that does not run: what a disk does that lost its power, or that is worn.
+"""Flips bytes in a log of a node that is down: the damage of a disk that lost its power, or is worn.
 
-Behind the recovery point only: what lies before it was synced, and a start takes it as it is, as Kafka does. A batch's
-leader epoch is spared, which no checksum covers (so that a broker can stamp it).
+Behind the recovery point only: data before it was synced, and a start accepts it unread, as Kafka does. A batch's
+leader epoch is spared, since no checksum covers it (so that a broker can stamp it).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EPOCH: Final = range(12, 16)
 
 
 class Damage(NamedTuple):
-    """The flipped bytes, of the batch that begins at ``offset``."""
+    """The flipped bytes in the batch that begins at ``offset``."""
 
     path: Path
     offset: int
@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 def damage_tail(data: Path, topics: Collection[str], rng: random.Random) -> Damage | None:
-    """Flip one to :data:`FLIPS_MAX` bytes of one batch of these topics' partitions in a log directory; ``None`` where
+    """Flip one to :data:`FLIPS_MAX` bytes of one batch of these topics' partitions in a log directory; ``None`` if
     nothing lies behind a recovery point. No process may have the directory open."""
     try:
         points = decode_offsets((data / RECOVERY_POINTS).read_bytes())

@@ -46,12 +46,12 @@ WORDS: Final = (
 SIZE: Final = 4096
 DELAY_MS_MAX: Final = 60_000
 CLOCK_S_MAX: Final = 400 * 86_400
-"""As far as a clock is moved: where a calendar is no more ours to judge."""
+"""Maximum clock offset: further away, calendar handling is not ours to judge."""
 _AT: Final = {name: number for number, name in enumerate(WORDS)}
 
 
 class Hits(NamedTuple):
-    """How many calls were hit: ENOSPC, short writes, other errors, delays, and those that waited for a stalled disk."""
+    """How many calls were hit: ENOSPC, short writes, other errors, delays, and waits for a stalled disk."""
 
     refused: int
     shortened: int
@@ -65,8 +65,8 @@ class Hits(NamedTuple):
 
 
 class DiskFaults:
-    """The disk of a process is the directory ``root``, all below it included; ``control`` is the file that it is
-    commanded by, made here. Use from one thread at a time."""
+    """Controls the faults of a process. Its disk is the directory ``root``, with everything below; ``control`` is the
+    control file, made here. Use from one thread at a time."""
 
     def __init__(self, root: Path, control: Path, shim: Path) -> None:
         self.root = Path(os.path.realpath(root))
@@ -74,12 +74,12 @@ class DiskFaults:
         self._shim = shim
         self.control.write_bytes(MAGIC.to_bytes(8, sys.byteorder).ljust(SIZE, b"\0"))
         with self.control.open("r+b") as file:
-            # Word by word: what is half written would be obeyed.
+            # Word by word: the shim would obey a half-written one.
             self._words = memoryview(mmap.mmap(file.fileno(), SIZE)).cast("q")
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Variables to start the process with, besides its others."""
+        """Return the additional environment variables for the process."""
         others = os.environ.get("LD_PRELOAD", "")
         return {
             "LD_PRELOAD": f"{self._shim}:{others}" if others else str(self._shim),
@@ -89,26 +89,26 @@ class DiskFaults:
 
     @property
     def attached(self) -> int:
-        """How many processes have loaded the shim so far; 0 where the faults reach nobody."""
+        """Return how many processes have loaded the shim so far; 0 if the faults have no effect."""
         return self._get("attached")
 
     @property
     def hits(self) -> Hits:
-        """Since the file was made."""
+        """Return the hits since the control file was made."""
         return Hits(*(self._get(name) for name in Hits._fields))
 
     # --- The disk ----------------------------------------------------------------------------------------
 
     def full(self, room: int = 0) -> None:
-        """Let ``room`` more bytes onto the disk, in whole blocks of 4 KiB, then answer ENOSPC; the write that meets the
-        end is short."""
+        """Accept ``room`` more bytes on the disk, in whole blocks of 4 KiB, then answer ENOSPC; the write that reaches
+        the end is short."""
         if room < 0:
             raise ValueError(f"expected room of 0 bytes or more, found {room}")
         self._set("room", room)
         self._set("full", 1)
 
     def slow(self, *, write_ms: int = 0, sync_ms: int = 0, read_ms: int = 0) -> None:
-        """Let each call of a kind take that many milliseconds longer."""
+        """Delay each call of a kind by that many milliseconds."""
         for name, ms in (("write_ms", write_ms), ("sync_ms", sync_ms), ("read_ms", read_ms)):
             if not 0 <= ms <= DELAY_MS_MAX:
                 raise ValueError(f"{name}: expected 0 to {DELAY_MS_MAX} milliseconds, found {ms}")
@@ -120,11 +120,11 @@ class DiskFaults:
             self._set(name, number if fails else 0)
 
     def stall(self) -> None:
-        """Let every call wait until :meth:`mend`; what was begun goes on then, and succeeds."""
+        """Let every call wait until :meth:`mend`; pending calls then continue, and succeed."""
         self._set("stalled", 1)
 
     def mend(self) -> None:
-        """A disk as any other. The clock stays as it is."""
+        """Restore the disk. The clock stays as it is."""
         for name in ("full", "write_errno", "sync_errno", "read_errno", "write_ms", "sync_ms", "read_ms", "stalled"):
             self._set(name, 0)
 
@@ -132,12 +132,11 @@ class DiskFaults:
 
     @property
     def clock_s(self) -> float:
-        """By how much the process's wall clock is ahead of the machine's."""
+        """Return by how much the process's wall clock is ahead of the machine's."""
         return self._get("clock_ns") / 1e9
 
     def set_clock(self, ahead_s: float) -> None:
-        """Move the process's wall clock ahead of the machine's by that many seconds, or behind it; at once, as a
-        jump."""
+        """Set the process's wall clock ahead of the machine's by that many seconds, or behind it, in one jump."""
         if not -CLOCK_S_MAX <= ahead_s <= CLOCK_S_MAX:
             raise ValueError(f"expected at most {CLOCK_S_MAX} seconds either way, found {ahead_s:g}")
         self._set("clock_ns", round(ahead_s * 1e9))

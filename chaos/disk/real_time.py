@@ -1,4 +1,4 @@
-"""The right time for what a process writes into its log, whatever the shim makes of its wall clock."""
+"""The true time for the log lines of a process, whatever the shim does to its wall clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 
 def tell_real_time() -> None:
-    """Let log lines bear the machine's time from here on; does nothing in a process without the shim."""
+    """Use the machine's time for log lines from now on; does nothing in a process without the shim."""
     real_ns = getattr(ctypes.CDLL(None), "tidelog_faults_real_ns", None)
     if real_ns is None:
         return

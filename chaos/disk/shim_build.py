@@ -1,7 +1,7 @@
 """The fault shim, compiled once by the machine's C compiler and kept in the user's cache directory (XDG).
 
-What is kept is named by the source, the compiler's command and the machine, and checked by its SHA-256 each time: a
-file that a full disk cut short is made anew, not loaded.
+The cached file is named by the source, the compiler's command and the machine, and checked by its SHA-256 each time: a
+file that a full disk cut short is rebuilt, not loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.cli.failure import CommandFailed
 
 SOURCE: Final = Path(__file__).with_name("shim.c")
 COMPILERS: Final = ("cc", "gcc", "clang")
-"""Looked for in this order, where ``$CC`` names none."""
+"""Tried in this order, unless ``$CC`` names one."""
 FLAGS: Final = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-U_FORTIFY_SOURCE")
 LIBRARIES: Final = ("-ldl", "-pthread")
 BUILD_TIMEOUT_S: Final = 120.0
@@ -32,13 +32,13 @@ class ShimMissing(CommandFailed):
 
 
 def cache_directory() -> Path:
-    """The directory for shims: in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Return the directory for shims: in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "tidelog" / "faults"
 
 
 def fault_shim(cache: Path | None = None) -> Path:
-    """Return the shim's path; compile it if there is none that is whole. Raises :class:`ShimMissing`."""
+    """Return the shim's path; compile it if there is no intact one. Raises :class:`ShimMissing`."""
     if not sys.platform.startswith("linux") or sys.maxsize < 2**32:
         raise ShimMissing(
             f"faults of disks and clocks: expected a 64-bit Linux, found {platform.machine()} {sys.platform}"
@@ -60,7 +60,7 @@ def fault_shim(cache: Path | None = None) -> Path:
     with tempfile.TemporaryDirectory(dir=directory, prefix="build-") as room:
         built = Path(room) / "shim.so"
         _compile(compiler, built)
-        # Two that build at once leave one of two equal files.
+        # Two parallel builds leave one of two equal files.
         (Path(room) / "sum").write_text(_digest(built) + "\n")
         built.replace(shim)
         (Path(room) / "sum").replace(checksum)
@@ -68,7 +68,7 @@ def fault_shim(cache: Path | None = None) -> Path:
 
 
 def _compiler() -> tuple[str, ...]:
-    """The command, with what ``$CC`` says behind it."""
+    """Return the compiler's command, including the arguments in ``$CC``."""
     if named := shlex.split(os.environ.get("CC", "")):
         if shutil.which(named[0]) is None:
             raise ShimMissing(f"CC: expected a C compiler, found {named[0]!r}, which is no program here")

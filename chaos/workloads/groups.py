@@ -183,7 +183,7 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
             self._listener.worked_off(at, first, last)
         self._given.clear()
 
-    # --- what the consumer tells ------------------------------------------------------------------------
+    # --- calls of the consumer --------------------------------------------------------------------------
 
     def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
         self.generation = self.believed
@@ -300,7 +300,7 @@ class Group(Roster[GroupMember]):
 
     def gone(self, slot: str, client: GroupMember) -> None:
         """Handle a member that ended by itself: it was told to, or another one took its instance id."""
-        if client.fenced:  # a join of its dead predecessor, or of one that it replaced, was delayed for long
+        if client.fenced:  # a join of its dead predecessor, or of one that it replaced, was delayed for a long time
             self.world.later(0.5, lambda: self.follow(slot, client))
 
     def at(self, number: int) -> tuple[str, GroupMember] | None:

@@ -36,7 +36,7 @@ class Incarnation:
         return not (self.killed or self.task.done() or self.process.paused)
 
     def _make(self) -> None:
-        """Create what the client has from its start on."""
+        """Create the parts that the client has from its start."""
 
     async def _guarded(self) -> None:
         try:
@@ -68,7 +68,7 @@ class Incarnation:
         self.process.kill()
 
     async def finish(self) -> None:
-        """Cancel it, and close its SDK clients in good order."""
+        """Cancel it, and close its SDK clients gracefully."""
         await self.process.end()
 
     def failure(self) -> BaseException | None:

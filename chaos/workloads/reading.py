@@ -95,7 +95,7 @@ class Reader(Incarnation):
                     raise
                 await asyncio.sleep(self._poll_s)
                 for at, position in self.positions.items():
-                    self._seek(at, position)  # what could not be read is asked for again
+                    self._seek(at, position)  # what could not be read is requested again
         await consumer.close()
 
     async def _poll(self) -> None:

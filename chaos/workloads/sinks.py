@@ -83,7 +83,7 @@ class TaskAttempt(Incarnation):
 
 
 class SinkBooks:
-    """Programs, each with its own sink: one driver after another, occasionally two at a time; and what they learn about
+    """Programs, each with its own sink: one driver after another, occasionally two at a time; and the answers about
     their batches."""
 
     def __init__(

@@ -1,14 +1,14 @@
 """A model of Spark: the driver of a streaming query, and the attempts at the tasks of its batches.
 
-A driver does what Spark's ``MicroBatchExecution`` does, in the same order. It writes a batch's range to the offset log
-before it reads any of it, and writes the commit log once the sink has said that the batch is committed. Files of both
-logs are made whole and never replaced: a driver that finds one in its place ends. A new driver reads both, and runs
-again what is planned and not noted. Tasks run as ``TaskSetManager`` runs them: another attempt follows a failed one, up
-to four in all; a slow one gets a second one beside it; the first message of a task counts. Attempts are numbered from 0
-in each job. When a job is over, nobody knows what became of its attempts; some go on.
+A driver follows Spark's ``MicroBatchExecution`` step by step. It writes a batch's range to the offset log before it
+reads any of it, and writes the commit log once the sink has confirmed that the batch is committed. Files of both logs
+are written whole and never replaced: a driver that finds one in its place ends. A new driver reads both, and reruns a
+batch that is planned but not in the commit log. Tasks run as in ``TaskSetManager``: another attempt follows a failed
+one, up to four in all; a slow one gets a second one beside it; the first message of a task counts. Attempts are
+numbered from 0 in each job. When a job is over, the state of its attempts is unknown; some continue.
 
-The sink is called as Spark calls it: planning a batch makes a job, tasks write under it, and commit and abort know of
-the job only what the messages say.
+The sink is called in the same way as by Spark: planning a batch makes a job, tasks write under it, and commit and abort
+know of the job only what the messages say.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class QueryDriver(Driver):
         return self._asked_to_stop.done()
 
     def stop_query(self) -> None:
-        """``query.stop()``: tasks are ended; a commit in progress is not, but nothing follows it."""
+        """Model ``query.stop()``: tasks are ended; a commit in progress is not, but nothing follows it."""
         if not self.asked_to_stop:
             self._asked_to_stop.set_result(None)
 
@@ -142,7 +142,7 @@ class QueryDriver(Driver):
         await admin.close()
 
     async def _batch(self, planner: Planner, ledger: SinkLedger, batch: int) -> bool:
-        """Run a batch. Returns false if there is nothing to read. Raises what ends the query."""
+        """Run a batch. Return false if there is nothing to read. Raises errors that end the query."""
         checkpoint = self.checkpoint
         if batch > 0:
             start = json.loads(checkpoint.offsets[batch - 1])
@@ -349,7 +349,7 @@ class RangeTask(TaskAttempt):
                 self.world.violated(f"{self.name}: what it is to read is refused: {error}")
             self._deliver(error)
             if rng.random() < 0.5:
-                return  # as a worker that dies: what it has open stays so
+                return  # like a worker that dies: its open transaction stays open
         await writer.close(2.0)
 
     async def _read(self) -> list[tuple[int, bytes]]:

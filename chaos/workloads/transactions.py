@@ -1,7 +1,7 @@
 """Clients with transactions: writers to several partitions, which leave some decisions to others, and tellers that move
 money between the accounts of a bank.
 
-A slot is a transactional id. A client that cannot go on ends, and another one begins under the id, which fences it.
+A slot is a transactional id. A client that cannot continue ends, and another one begins under the id, which fences it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def producer_settings(rng: random.Random, scale: int) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Transaction(Attempt):
-    """One transaction of one client, as far as it knows, and what was sent of it."""
+    """One transaction of one client, as far as it knows, and the records sent in it."""
 
     transactional_id: str = ""
     began_s: float = 0.0
@@ -92,7 +92,7 @@ class Transaction(Attempt):
 
 
 class TransactionClients:
-    """Writers and tellers, and what they learn. The creator judges what they write."""
+    """Writers and tellers, and the answers they get. The creator judges what they write."""
 
     tells_sends = False
     """Whether to report the outcome of each record."""
@@ -116,7 +116,7 @@ class TransactionClients:
             world, rng, tuple(slots), lambda slot, name: slots[slot](slot, name, self)
         )
 
-    # --- what clients tell ------------------------------------------------------------------------------
+    # --- reports of clients -------------------------------------------------------------------------------
 
     def begun(self, transaction: Transaction) -> None:
         self.begun_count += 1
@@ -237,7 +237,7 @@ class Transacting(Incarnation):
         committing = False
         while machine.state is not TransactionState.FATAL_ERROR:
             if machine.state is TransactionState.READY:
-                # A commit leads there too, while nobody waits for it.
+                # A commit has that effect too, even if nobody waits for it.
                 self._clients.heard(transaction, Outcome.OK if committing else Outcome.FAILED)
                 return
             committing = machine.state is TransactionState.COMMITTING
