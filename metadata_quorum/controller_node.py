@@ -1,7 +1,7 @@
 """A node's controller role: the asyncio shell around quorum, controller and publisher. It decides nothing.
 
-Requests are decided one after the other on the event loop. A decision's records are proposed before the next decision,
-and its answer leaves once the quorum has committed them.
+Requests are decided one at a time on the event loop. A decision's records are proposed before the next decision, and
+its answer leaves once the quorum has committed them.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from tidelog.proto.logs.record_levels import DIRECTORIES_VOTE
 from tidelog.proto.transport.network import Address, CallContext, CallHandler, Network, Service, StreamKind
 
 ENTRIES_UNDER_WAY_MAX: Final = 3_000
-"""Entries that wait for their commit, from which on changes are refused and fencing waits."""
+"""Uncommitted entries at which changes are refused and fencing waits."""
 ENTRIES_RESERVED: Final = 800
-"""How many more heartbeats and registrations may append; with these the quorum's own bound
+"""How many more entries heartbeats and registrations may append; with these the quorum's own limit
 (``PROPOSALS_UNDER_WAY_MAX``) is not reached."""
 TICK_S_MAX: Final = 1.0
-"""Longest sleep of the timer, so that a clock that was set does not matter for long."""
+"""Longest sleep of the timer, to limit the effect of clock changes."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ SendingListener = Callable[[], None]
 
 
 def quorum_timing(config: NodeConfig) -> QuorumTiming:
-    """The quorum's times, in proportion to ``controller.quorum.election.timeout.ms``."""
+    """Return the quorum's times, in proportion to ``controller.quorum.election.timeout.ms``."""
     usual = QuorumTiming()
     factor = config.controller_quorum_election_timeout_ms / 1000 / usual.election_min_s
     return dataclasses.replace(
@@ -96,15 +96,15 @@ _BOUNDED: Final = (
     ListPartitionReassignmentsRequest,
     ElectLeadersRequest,
 )
-"""Requests that say themselves how long they wait."""
+"""Requests that specify their own wait."""
 
 
 class ControllerNode:
-    """One controller of the cluster. Make it on the running event loop.
+    """One controller of the cluster. Create it on the running event loop.
 
-    ``directory`` holds the metadata log. ``on_fatal`` is called once with what must take the node down.
-    ``may_join``: see :class:`Quorum`. ``threaded``: whether the Raft engine has a thread of its own (not in a
-    simulation). ``first_records``: see :class:`Controller`. ``refuses`` asks a host whether anybody listens there.
+    ``directory`` holds the metadata log. ``on_fatal`` is called once with the error that must stop the node.
+    ``may_join``: see :class:`Quorum`. ``threaded``: whether the Raft engine has its own thread (not in a simulation).
+    ``first_records``: see :class:`Controller`. ``refuses`` asks a host whether its port is closed.
     """
 
     def __init__(
@@ -173,13 +173,13 @@ class ControllerNode:
     # --- Life ---------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover the metadata log and take part. :meth:`service` may be served before. Raises what
-        ``Quorum.start`` does."""
+        """Recover the metadata log and join the quorum. :meth:`service` may be served before. Raises the same errors as
+        ``Quorum.start``."""
         await self.quorum.start()
         self._spawn(self._run_timer(), "controller timer")
 
     async def stop(self) -> None:
-        """Leave in good order."""
+        """Stop cleanly."""
         await self._end()
         await self.quorum.stop()
 
@@ -213,29 +213,29 @@ class ControllerNode:
         return self._bytes_since_snapshot
 
     def leader(self) -> tuple[NodeId | None, ControllerEpoch]:
-        """The active controller that this node knows of, and the latest epoch."""
+        """Return the known active controller, and the latest epoch."""
         return self.quorum.leader()
 
     def subscribe(self, listener: ImageListener) -> None:
-        """Call ``listener`` with the committed image and what changed, at once and with each entry, in order."""
+        """Call ``listener`` with the committed image and what changed, immediately and with each entry, in order."""
         self._image_listeners.append(listener)
         if self.image.offset >= 0:
             listener(self.image, difference(MetadataImage(), self.image))
 
     def subscribe_leader(self, listener: LeaderListener) -> None:
-        """Call ``listener`` with the active controller and its epoch, at once and with each change."""
+        """Call ``listener`` with the active controller and its epoch, immediately and with each change."""
         self._leader_listeners.append(listener)
         listener(*self.quorum.leader())
 
     def subscribe_sending(self, listener: SendingListener) -> None:
-        """Call ``listener`` whenever this controller has sent something to others, several times a second at least
-        while there is an active one: what is nearly due goes at the same time at little cost."""
+        """Call ``listener`` whenever this controller has sent something to others, at least several times a second
+        while there is an active one: other messages that are nearly due can go then at little cost."""
         self._sending_listeners.append(listener)
 
     # --- What the quorum says (QuorumListener) ------------------------------------------------------
 
     def on_load(self, offset: Offset, epoch: ControllerEpoch, snapshot: bytes) -> None:
-        # Without bytes there was no snapshot yet: the log begins here.
+        # Without bytes there is no snapshot yet: the log starts here.
         image = decode_snapshot(snapshot) if snapshot else MetadataImage()
         if snapshot and (image.offset, image.epoch) != (offset, epoch):
             raise ValueError(f"expected a snapshot at {offset} of epoch {epoch}, found {image.offset} of {image.epoch}")
@@ -245,7 +245,7 @@ class ControllerNode:
 
     def on_commit(self, offset: Offset, epoch: ControllerEpoch, payload: bytes) -> None:
         if payload and epoch == self.controller.epoch:
-            # While this controller leads, every command of its epoch is its own, and they keep their order.
+            # While this controller leads, every command of its epoch is its own, and they stay in order.
             records = self._under_way.popleft()
         else:
             records = decode_batch(payload) if payload else ()
@@ -290,7 +290,7 @@ class ControllerNode:
     # --- Serving ------------------------------------------------------------------------------------
 
     def service(self) -> Service:
-        """The service of the controller listener: calls and the Raft stream."""
+        """Return the service of the controller listener: calls and the Raft stream."""
         calls: dict[type[Any], CallHandler] = dict.fromkeys(self.controller.requests, self.handle)
         calls[FetchMetadataRequest] = self._fetch
         calls[FetchMetadataSnapshotRequest] = self._fetch_snapshot
@@ -298,9 +298,9 @@ class ControllerNode:
         return Service(calls, {StreamKind.RAFT: self.quorum.raft_session})
 
     async def handle(self, request: ControllerRequest, context: CallContext) -> Any:
-        """Decide about a request and answer once what it rests on is committed.
+        """Decide about a request, and answer once the state it depends on is committed.
 
-        NOT_CONTROLLER: nothing took effect. REQUEST_TIMED_OUT: it is unknown whether anything did.
+        NOT_CONTROLLER: nothing took effect. REQUEST_TIMED_OUT: the outcome is unknown.
         """
         if not self.controller.active or self._stopped:
             return refuse(request, ErrorCode.NOT_CONTROLLER, self._where_to())
@@ -330,7 +330,7 @@ class ControllerNode:
             except OutcomeUnknown as error:
                 return refuse(request, ErrorCode.REQUEST_TIMED_OUT, f"the outcome is unknown: {error}")
             except NotLeading:
-                # Of several entries the first may have made it.
+                # Of several entries, the first may have been committed.
                 code = ErrorCode.NOT_CONTROLLER if len(appended) <= 1 else ErrorCode.REQUEST_TIMED_OUT
                 return refuse(request, code, self._where_to())
             finally:
@@ -363,7 +363,7 @@ class ControllerNode:
         return await self.publisher.fetch_snapshot(request)
 
     async def _describe_cluster(self, request: DescribeClusterRequest, context: CallContext) -> DescribeClusterResponse:
-        """The committed image of this controller. The offsets of other voters are not known here."""
+        """Describe the cluster by this controller's committed image. The offsets of other voters are not known here."""
         image = self.controller.committed
         leader, epoch = self.quorum.leader()
         own = self._config.node_id
@@ -396,7 +396,7 @@ class ControllerNode:
         )
 
     def _observers(self, now_ms: int) -> Iterator[QuorumObserver]:
-        """The brokers that do not vote, as far as this active controller has heard from them."""
+        """Yield the brokers without a vote, as far as this active controller has heard from them."""
         monotonic_ms, voters = self._clock.monotonic_ms(), self._voters()
         for found in self.controller.liveness.followers(monotonic_ms):
             if found.node_id not in voters:
@@ -409,7 +409,7 @@ class ControllerNode:
                 )
 
     def _voters(self) -> list[NodeId]:
-        """The nodes that vote by the metadata log; those of the configuration before there is a quorum."""
+        """Return the voters by the metadata log; those of the configuration before there is a quorum."""
         found = self.quorum.voters
         return [voter.node_id for voter in (self._config.voters if found is None else found.voters)]
 
@@ -433,7 +433,7 @@ class ControllerNode:
             self._last_proposed = None
         error = None if done.cancelled() else done.exception()
         if error is not None and not self._stopped and self.controller.active and self.controller.epoch == epoch:
-            # The draft has what the log will not get, and later proposals rest on it.
+            # The draft has records that the log will not get, and later proposals depend on them.
             self._fail(error)
 
     # --- Time ---------------------------------------------------------------------------------------
@@ -479,7 +479,7 @@ class ControllerNode:
             if now_ms >= self._sweep_due_ms and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
                 self._sweep_due_ms = now_ms + self._config.delegation_token_expiry_check_interval_ms
                 self._append(self.controller.sweep_tokens())
-            await asyncio.sleep(0)  # brokers of many partitions take long; others want to be heard
+            await asyncio.sleep(0)  # brokers of many partitions take long; others must be heard
             if self.controller.active and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
                 self._append(self.controller.recover(now_ms))
         interval_ms = self._config.metadata_log_max_snapshot_interval_ms

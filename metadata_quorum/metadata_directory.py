@@ -1,4 +1,4 @@
-"""Reads a controller's directory, for tools: the quorum, the metadata, and the entries that made it."""
+"""Reads a controller's directory for tools: the quorum, the metadata, and the entries that built it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidelog.proto.logs.metadata_records import MetadataRecord
 
 @dataclass(frozen=True, slots=True)
 class MetadataEntry:
-    """One entry of the metadata log: records that take effect together, none for an entry of the quorum's own."""
+    """One entry of the metadata log: records that take effect together, or none for one of the quorum's own entries."""
 
     offset: Offset
     epoch: ControllerEpoch
@@ -40,7 +40,7 @@ class MetadataDirectory:
     entries: tuple[MetadataEntry, ...]
 
     def image(self, up_to: Offset) -> MetadataImage:
-        """The metadata once every entry up to and with this offset had been applied."""
+        """Return the metadata after every entry up to and including this offset."""
         image = self.snapshot
         for entry in self.entries:
             if entry.offset <= up_to:
@@ -49,9 +49,9 @@ class MetadataDirectory:
 
 
 def read_directory(files: QuorumFiles, directory: str) -> MetadataDirectory:
-    """Read a controller's directory that no node is using, such as a copy: a torn write at its end is cut off.
+    """Read a controller's directory that no node is using, such as a copy: a torn write at its end is truncated.
 
-    Raises what opening a quorum's directory does, and :class:`BadSnapshot` or :class:`BadMessage` for metadata of a
+    Raises the errors of opening a quorum's directory, and :class:`BadSnapshot` or :class:`BadMessage` for metadata of a
     later release.
     """
     identity = identity_of(files, directory)
@@ -72,8 +72,8 @@ def read_directory(files: QuorumFiles, directory: str) -> MetadataDirectory:
 
 
 def read_snapshot(files: QuorumFiles, path: str) -> MetadataDirectory:
-    """Read a snapshot file that stands alone, of whichever cluster: the metadata that it holds, and no log. Raises what
-    :func:`read_directory` does."""
+    """Read a standalone snapshot file of any cluster: its metadata, and no log. Raises the same errors as
+    :func:`read_directory`."""
     cluster_id, found = load_alone(files, path)
     return MetadataDirectory(
         cluster_id,

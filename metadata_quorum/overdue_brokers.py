@@ -1,8 +1,8 @@
-"""Asks the hosts of brokers whose heartbeats are overdue what became of them.
+"""Asks the hosts of brokers with overdue heartbeats whether the brokers still run.
 
-Nobody accepts connections for a process that was killed; if its host still runs, it says so, and the broker's session
-need not run out. No promise rests on that word: a broker that was fenced by mistake loses its leaderships under newer
-epochs, as at the end of a session, and its next heartbeat brings it back.
+A running host refuses connections to a killed process; the broker's session then need not run out. No guarantee depends
+on that answer: a broker fenced by mistake loses its leaderships under newer epochs, as at the end of a session, and its
+next heartbeat brings it back.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from tidelog.model.ids import NodeId
 from tidelog.proto.transport.network import Address
 
 ASK_AGAIN_MS: Final = 100
-"""Least time between two rounds of questions."""
+"""Shortest time between two rounds of requests."""
 
 log = logging.getLogger(__name__)
 
 Refuses = Callable[[Address], Awaitable[bool]]
-"""Whether the host at an address says that nobody listens there; false if it says nothing."""
+"""Returns whether the host at an address says that the port is closed; false if it says nothing."""
 
 
 class OverdueBrokers:
-    """Asks, on the active controller, and ends the sessions of those that are gone. ``image``: the committed one."""
+    """Asks, on the active controller, and ends the sessions of dead brokers. ``image``: the committed one."""
 
     def __init__(self, liveness: BrokerLiveness, image: Callable[[], MetadataImage], refuses: Refuses) -> None:
         self._liveness = liveness
@@ -37,18 +37,18 @@ class OverdueBrokers:
         self._asking = False
 
     def next_ms(self, now_ms: int) -> int | None:
-        """When to look next whether somebody is overdue; ``None`` without an unfenced broker."""
+        """Return when to check next for overdue brokers; ``None`` without an unfenced broker."""
         due_ms = self._liveness.next_overdue_ms()
         return None if due_ms is None else max(due_ms, now_ms + ASK_AGAIN_MS)
 
     def to_ask(self, now_ms: int) -> Mapping[NodeId, int]:
-        """The brokers to :meth:`ask` about now, each with when it was last heard from."""
+        """Return the brokers to :meth:`ask` about now, each with the time of its last contact."""
         if self._asking or now_ms < self._asked_ms + ASK_AGAIN_MS:
             return {}
         return self._liveness.overdue(now_ms)
 
     async def ask(self, overdue: Mapping[NodeId, int], now_ms: int) -> bool:
-        """End the sessions of those whose hosts refuse connections to them; returns whether there are any.
+        """End the sessions of brokers whose hosts refuse connections to them; return whether there are any.
 
         If there is one, ask about all brokers: its leaderships must not go to others that died with it.
         """
@@ -66,7 +66,7 @@ class OverdueBrokers:
         return bool(gone)
 
     async def _gone(self, asked: Mapping[NodeId, int]) -> dict[NodeId, int]:
-        """Those of ``asked`` that none of their registered addresses leads to."""
+        """Return the brokers in ``asked`` that are unreachable at all their registered addresses."""
         answers = await asyncio.gather(*map(self._is_gone, asked))
         return {node_id: heard_ms for (node_id, heard_ms), gone in zip(asked.items(), answers, strict=True) if gone}
 

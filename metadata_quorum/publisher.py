@@ -1,8 +1,7 @@
 """Serves committed metadata to brokers: entries by offset and epoch, or a snapshot if they are too far behind.
 
-Every controller does, active or not, so brokers keep up while there is no leader. Source: KIP-595's
-fetch and KIP-630's FetchSnapshot, with one deviation: what is not committed is never sent, so
-nobody ever has to give anything back.
+Every controller serves, active or not, so brokers keep up while there is no leader. Source: KIP-595's fetch and
+KIP-630's FetchSnapshot, with one deviation: uncommitted entries are never sent, so brokers never have to undo any.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from tidelog.proto.calls.controller_api import (
 )
 
 FETCH_BYTES_MAX: Final = 1024 * 1024
-"""Entries of one answer; a single larger one is sent alone."""
+"""Entry bytes in one answer; a single larger entry is sent alone."""
 SNAPSHOT_CHUNK_BYTES: Final = 1024 * 1024
 SNAPSHOTS_KEPT: Final = 2
-"""Most snapshots that are being fetched; the one unused for longest goes first."""
+"""Most snapshots being fetched; the least recently used one goes first."""
 WAIT_MS_MAX: Final = 30_000
 WAITING_MAX: Final = 10_000
-"""Most fetches that wait at a time; one more is answered at once."""
+"""Most fetches that wait at a time; beyond it they are answered immediately."""
 
 
 class CommittedSource(Protocol):
-    """The part of the quorum that is read here."""
+    """The part of the quorum that the publisher reads."""
 
     def leader(self) -> tuple[NodeId | None, ControllerEpoch]: ...
 
@@ -48,7 +47,7 @@ class CommittedSource(Protocol):
 
 
 class _Snapshot:
-    """An image on its way to brokers; its bytes are made when the first one asks for them."""
+    """An image on its way to brokers; its bytes are built when the first broker asks for them."""
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
@@ -56,7 +55,7 @@ class _Snapshot:
 
 
 async def encode_with_pauses(image: MetadataImage) -> bytes:
-    """Encode a snapshot and let the event loop run between its chunks."""
+    """Encode a snapshot, yielding to the event loop between its chunks."""
     chunks: list[bytes] = []
     for chunk in snapshot_chunks(image):
         chunks.append(chunk)
@@ -65,7 +64,7 @@ async def encode_with_pauses(image: MetadataImage) -> bytes:
 
 
 class Publisher:
-    """``image`` returns the committed image."""
+    """Serves entries and snapshots. ``image`` returns the committed image."""
 
     def __init__(self, source: CommittedSource, image: Callable[[], MetadataImage]) -> None:
         self._source = source
@@ -75,14 +74,14 @@ class Publisher:
         self._closed = False
 
     def wake(self) -> None:
-        """Something was committed, or the leader changed."""
+        """Wake the waiters, because an entry was committed, or the leader changed."""
         waiting, self._waiting = self._waiting, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     def close(self) -> None:
-        """Answer all waiters, and let nobody wait any more."""
+        """Answer all waiters, and refuse further waits."""
         self._closed = True
         self.wake()
         for snapshot in self._snapshots.values():
@@ -91,8 +90,8 @@ class Publisher:
         self._snapshots.clear()
 
     async def fetch(self, request: FetchMetadataRequest) -> FetchMetadataResponse:
-        """Answer with entries, as soon as there are any, or after ``wait_ms`` without. An asker that is ahead of
-        this controller gets OFFSET_NOT_AVAILABLE: another one will know more."""
+        """Answer with entries, as soon as there are any, or after ``wait_ms`` without. Brokers that are ahead of this
+        controller get OFFSET_NOT_AVAILABLE: another controller will know more."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(max(request.wait_ms, 0), WAIT_MS_MAX) / 1000
         while True:
@@ -108,7 +107,7 @@ class Publisher:
                 return self._answer(ErrorCode.NONE)
 
     async def _wait(self, seconds: float) -> bool:
-        """Wait for :meth:`wake`; whether it came in time."""
+        """Wait for :meth:`wake`; return whether it came in time."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[future] = None
         try:
@@ -146,7 +145,7 @@ class Publisher:
         )
 
     def _keep(self, key: tuple[Offset, ControllerEpoch], snapshot: _Snapshot) -> None:
-        """Keep a snapshot as the one used last."""
+        """Keep a snapshot as the most recently used one."""
         self._snapshots[key] = snapshot
         while len(self._snapshots) > SNAPSHOTS_KEPT:
             oldest = self._snapshots.pop(next(iter(self._snapshots)))

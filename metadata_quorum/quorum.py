@@ -1,8 +1,8 @@
-"""The quorum's seam: propose changes, hear committed entries, know the leader.
+"""The quorum's interface: propose changes, receive committed entries, know the leader.
 
-Everything here runs on the event loop. The Raft engine runs behind it, in a thread of its own or, for
-the simulation, on the loop (:mod:`tidelog.metadata_quorum.raft.driver`). A metadata offset is a Raft
-index, an epoch is a Raft term; offsets begin at :data:`FIRST_OFFSET`.
+Everything here runs on the event loop. The Raft engine behind it runs in its own thread or, for the simulation, on the
+loop (:mod:`tidelog.metadata_quorum.raft.driver`). A metadata offset is a Raft index, an epoch is a Raft term; offsets
+start at :data:`FIRST_OFFSET`.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from tidelog.proto.transport.network import Address, Connection, SessionFactory
 
 PROPOSALS_UNDER_WAY_MAX: Final = 4096
 PROPOSED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of all proposals under way; one may always be."""
+"""Most bytes of pending proposals; a single one is always allowed."""
 
 PLACE_TOLD_AFTER_S: Final = 5.0
-"""How often a directory that waits for its place says so."""
+"""How often a directory that waits for its place logs that."""
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +53,14 @@ class Quorum:
 
     :param voters: the node id and controller listener of every seat, this node's among them; the ids are fixed for
         the life of the cluster, the directories are in the log.
-    :param directory: where journal and snapshot lie; used by one process at a time.
-    :param rng: seeds the random timeouts and draws the id of a directory that is made now, so no two processes may
-        have it from the same seed; a simulation hands in its own.
-    :param may_join: whether a directory that is not a voter's may follow the voters, until they admit it.
-    :param threaded: whether the engine has a thread of its own.
+    :param directory: holds journal and snapshot; used by one process at a time.
+    :param rng: seeds the random timeouts and draws a new directory's id, so two processes must not share a seed; a
+        simulation passes in its own.
+    :param may_join: whether a directory without a vote may follow the voters until they admit it.
+    :param threaded: whether the engine has its own thread.
     :param on_fatal: called once when the node must stop: a disk error, a broken invariant, a listener
         that raised. Nothing is delivered to the listener afterwards.
-    :param on_sending: called after every message to other voters, even a sign of life.
+    :param on_sending: called after every message to other voters, heartbeats included.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Quorum:
         threaded: bool = True,
         on_sending: Callable[[], None] = lambda: None,
     ) -> None:
-        """Raises ``ValueError`` where ``node_id`` is not a voter. Touches neither disk nor network."""
+        """Raises ``ValueError`` if ``node_id`` is not a voter. Touches neither disk nor network."""
         new_directory_id = DirectoryId(random_id(rng))
         self.identity = QuorumIdentity(cluster_id, node_id, tuple(sorted(voters)), new_directory_id, may_join)
         self._directory = os.fspath(directory)
@@ -124,7 +124,7 @@ class Quorum:
     # --- lifecycle ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover from disk, tell the listener what is known, begin to take part.
+        """Recover from disk, pass the known state to the listener, and join the quorum.
 
         Raises
         :class:`QuorumConfigurationError`, :class:`QuorumDamaged`, :class:`QuorumFailure`, ``OSError``.
@@ -148,10 +148,10 @@ class Quorum:
         self._links.start()
 
     async def placed(self) -> None:
-        """Wait until this directory has a place: it votes, or was told that it may follow the voters.
+        """Wait until this directory has a place: it votes, or may follow the voters.
 
-        At the first start of a cluster that is once all controllers were there. Raises
-        :class:`QuorumConfigurationError` where the others have voters and this directory is none of them.
+        At a cluster's first start, that is once all controllers have been seen. Raises
+        :class:`QuorumConfigurationError` if the others have voters and this directory is not one of them.
         """
         assert self._placed is not None
         while not self._placed.done():
@@ -173,7 +173,7 @@ class Quorum:
         )
 
     async def stop(self) -> None:
-        """Leave in good order: what is proposed and not settled fails with :class:`OutcomeUnknown`."""
+        """Stop cleanly: unsettled proposals fail with :class:`OutcomeUnknown`."""
         await self._end(clean=True)
 
     async def kill(self) -> None:
@@ -203,10 +203,10 @@ class Quorum:
     # --- what a controller asks --------------------------------------------------------------------
 
     def propose(self, payload: bytes, epoch: ControllerEpoch) -> asyncio.Future[Offset]:
-        """Propose a command that was decided under ``epoch``; proposals keep the order of the calls.
+        """Propose a command decided under ``epoch``; proposals keep the order of the calls.
 
-        The future yields the command's offset once it is committed and the listener has heard it. It
-        fails with :class:`NotLeading` (not done, never will be) or :class:`OutcomeUnknown`.
+        The future yields the command's offset once it is committed and the listener has received it. It fails with
+        :class:`NotLeading` (not committed, and never will be) or :class:`OutcomeUnknown`.
 
         Raises :class:`QuorumBusy` beyond :data:`PROPOSALS_UNDER_WAY_MAX` or :data:`PROPOSED_BYTES_MAX`,
         ``ValueError`` for a payload that is empty or larger than :data:`PROPOSAL_BYTES_MAX`.
@@ -234,20 +234,20 @@ class Quorum:
         return future
 
     async def barrier(self) -> Offset:
-        """Return an offset that is not before anything committed, anywhere, when this was called.
+        """Return an offset at or after everything that was committed anywhere at the time of the call.
 
-        The listener has heard everything up to it. It commits an empty entry (H11); callers that wait
-        together share one. Raises :class:`NotLeading` or :class:`OutcomeUnknown`.
+        The listener has received everything up to it. The call commits an empty entry (H11); concurrent callers share
+        one. Raises :class:`NotLeading` or :class:`OutcomeUnknown`.
         """
         under_way = self._barrier
         if under_way is not None and not under_way.done():
-            await asyncio.wait((under_way,))  # it may have been proposed before something that we must see
+            await asyncio.wait((under_way,))  # it may have been proposed before an entry that we must see
         if self._barrier is None or self._barrier.done():
             self._barrier = self._propose(b"", self._leading if self._leading is not None else ControllerEpoch(-1))
         return await asyncio.shield(self._barrier)
 
     def leader(self) -> tuple[NodeId | None, ControllerEpoch]:
-        """The leader that this node knows of, and the latest epoch that it has seen."""
+        """Return the known leader, and the latest epoch that this node has seen."""
         return self._leader, self._epoch
 
     @property
@@ -257,43 +257,43 @@ class Quorum:
 
     @property
     def up_to_date(self) -> list[NodeId]:
-        """The controllers that now are in touch and of a later release than 0.1, this one among them."""
+        """The connected controllers with a release later than 0.1, including this one."""
         return sorted((self.identity.node_id, *self._links.up_to_date()))
 
     @property
     def unreached(self) -> list[NodeId]:
-        """The other controllers to which no stream stands: those that are down, or cut off from this node."""
+        """The other controllers without a stream to this node: they are down, or cut off from it."""
         return self._links.unheard()
 
     def bind(self) -> None:
-        """Leave the formats of release 0.1. Asked for once the log says that no controller needs them."""
+        """Leave the formats of release 0.1. Called once the log says that no controller needs them."""
         if self._standing is rm.VoterStanding.OLD:
             self._submit(ev.Bind())
 
     @property
     def me(self) -> Voter:
-        """This node on its directory; known once it has started."""
+        """This node with its directory; known once it has started."""
         return Voter(self.identity.node_id, self._directory_id)
 
     @property
     def leading(self) -> ControllerEpoch | None:
-        """The epoch under which this node leads, since ``on_leading`` and until ``on_resigned``."""
+        """The epoch under which this node leads, from ``on_leading`` to ``on_resigned``."""
         return self._leading
 
     @property
     def commit_offset(self) -> Offset:
-        """The last offset that the listener has heard; 1 before any."""
+        """The last offset that the listener has received; 1 before any."""
         return Offset(self._committed.end - 1)
 
     @property
     def snapshot_offset(self) -> Offset:
-        """The last offset that a durable snapshot of this node covers; 1 before any."""
+        """The last offset in a durable snapshot of this node; 1 before any."""
         return self._snapshot_offset
 
     def compact(self, offset: Offset, epoch: ControllerEpoch, snapshot: bytes) -> None:
-        """Write a snapshot of the state at an offset that the listener has heard, and cut the journal.
+        """Write a snapshot of the state at an offset that the listener has received, and truncate the journal.
 
-        Done by the engine in the background. Ignored where a later snapshot is there already.
+        The engine does this in the background. Ignored if there is a later snapshot already.
         """
         if offset > self.commit_offset:
             raise ValueError(f"expected a snapshot of at most offset {self.commit_offset}, found {offset}")
@@ -303,10 +303,10 @@ class Quorum:
     def entries(
         self, from_offset: Offset, last_epoch: ControllerEpoch, bytes_max: int
     ) -> tuple[CommittedEntry, ...] | SnapshotNeeded:
-        """Committed entries for a broker that has everything before ``from_offset``.
+        """Return committed entries for a broker that has everything before ``from_offset``.
 
-        ``last_epoch`` is the epoch of its last entry. An asker that has nothing says offset 0. At
-        least one entry is returned if there is any, whatever its size.
+        ``last_epoch`` is the epoch of its last entry. A broker without entries passes offset 0. At least one entry is
+        returned if there is any, whatever its size.
         """
         return self._committed.read(from_offset, last_epoch, bytes_max)
 
@@ -407,7 +407,7 @@ class Quorum:
         for future, _ in pending.values():
             if not future.done():
                 future.set_exception(reason)
-                future.exception()  # nobody may be waiting any more; the loss is not worth a warning
+                future.exception()  # there may be no waiter any more; the loss is not worth a warning
 
 
 __all__ = [

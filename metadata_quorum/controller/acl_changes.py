@@ -1,6 +1,6 @@
 """CreateAcls and DeleteAcls: changes to the access control lists. Source: Kafka's ``AclControlManager``.
 
-An entry's id is a digest of its content, so that an entry which is there already is found without a search
+An entry's id is a digest of its content, so that an existing entry is found without a search
 (`docs/decisions/2026-11-23-acls.md`).
 """
 
@@ -28,12 +28,12 @@ from tidelog.proto.logs.metadata_records import AccessControlEntryRecord, Remove
 from tidelog.security.acls import AclBinding, AclFilter, acl_fault
 
 CHANGES_MAX: Final = 10_000
-"""Most entries that one request makes or deletes (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+"""Most entries that one request creates or deletes (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
 _ID_BYTES: Final = 16
 
 
 def create_acls(image: MetadataImage, request: CreateAclsRequest) -> Decision[CreateAclsResponse]:
-    """Each entry is judged by itself. One that is there already stays as it is."""
+    """Create or refuse each entry individually. Existing entries are unchanged."""
     if len(request.entries) > CHANGES_MAX:
         text = f"expected at most {CHANGES_MAX} entries in one request, found {len(request.entries)}"
         return Decision((), CreateAclsResponse(ErrorCode.INVALID_REQUEST, error_message=text))
@@ -54,7 +54,7 @@ def create_acls(image: MetadataImage, request: CreateAclsRequest) -> Decision[Cr
 
 
 def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[DeleteAclsResponse]:
-    """Every entry that a filter matches goes; one that several match is told for each of them."""
+    """Delete every entry that a filter matches; one that several match is reported for each of them."""
     gone: dict[bytes, RemoveAccessControlEntryRecord] = {}
     results = []
     for said in request.filters:
@@ -72,7 +72,7 @@ def delete_acls(image: MetadataImage, request: DeleteAclsRequest) -> Decision[De
 
 
 def id_of(acl: AclBinding) -> bytes:
-    """The id of an entry: the same for the same content."""
+    """Return the id of an entry: the same for the same content."""
     parts = (acl.resource_name, acl.principal, acl.host)
     numbers = bytes((acl.resource_type, acl.pattern_type, acl.operation, acl.permission))
     text = b"".join(len(part.encode()).to_bytes(4, "big") + part.encode() for part in parts)

@@ -1,8 +1,8 @@
-"""Brokers: registered, alive, fenced, shutting down, with directories that fail.
+"""The life of brokers: registration, heartbeats, fencing, shutdown, and failed directories.
 
-Source: Kafka's ``ClusterControlManager``, ``BrokerHeartbeatManager`` and ``ReplicationControlManager``;
-KIP-631 (registration, heartbeats), KIP-841 (fenced replicas and shutdown), KIP-858 (directories), KIP-966
-(unclean shutdown). The states of a broker, and the effect of its heartbeat:
+Source: Kafka's ``ClusterControlManager``, ``BrokerHeartbeatManager`` and ``ReplicationControlManager``; KIP-631
+(registration, heartbeats), KIP-841 (fenced replicas and shutdown), KIP-858 (directories), KIP-966 (unclean shutdown). A
+broker's states, and the effect of its heartbeat:
 
 =====================  ==========================  ======================================================
 state                  heartbeat                   next
@@ -18,7 +18,7 @@ controlled shutdown    still leads, or an active   controlled shutdown
                        broker has not seen it
 controlled shutdown    else                        fenced, should shut down
 any but fenced         none for the session time   fenced
-fenced                 none: unregistered by hand  not there; its next heartbeat is STALE_BROKER_EPOCH, and
+fenced                 none: unregistered by hand  unregistered; its next heartbeat is STALE_BROKER_EPOCH, and
                                                    it registers again
 =====================  ==========================  ======================================================
 """
@@ -64,7 +64,7 @@ from tidelog.proto.logs.metadata_records import (
 )
 
 LOG_DIRS_MAX = 100
-"""Most log directories of one broker."""
+"""Most log directories per broker."""
 
 
 class BrokerState(enum.Enum):
@@ -87,8 +87,8 @@ class BrokerChanges:
     def register(
         self, image: MetadataImage, request: RegisterBrokerRequest, *, has_valid_session: bool
     ) -> Decision[RegisterBrokerResponse]:
-        """Give a broker its epoch. A new incarnation starts fenced and out of every ISR. If it cannot name the epoch
-        under which it shut down cleanly, it also leaves every ELR."""
+        """Give a broker its epoch. A new incarnation starts fenced and out of every ISR. Unless it names the epoch of
+        its clean shutdown, it also leaves every ELR."""
         fault = self._registration_fault(image, request, has_valid_session)
         if fault is not None:
             return Decision((), fault)
@@ -182,9 +182,9 @@ class BrokerChanges:
         *,
         clean: bool,
     ) -> Iterable[MetadataRecord]:
-        """Take a broker that has been away out of the ISRs, and after an unclean stop out of the ELRs."""
+        """Take a returning broker out of the ISRs, and after an unclean stop out of the ELRs."""
         updates = PartitionUpdates(image, self._configs)
-        # The only directory was replaced by another: the log's statements about its replicas no longer hold.
+        # The only directory was replaced: the log's statements about its replicas are no longer true.
         replaced = not clean and len(log_dirs) == 1 and (existing is None or len(existing.log_dirs) <= 1)
         for at in image.partitions_of(node_id):
             partition = image.topics[at.topic_id].partitions[at.partition]
@@ -201,9 +201,9 @@ class BrokerChanges:
                 yield change
 
     def unregister(self, image: MetadataImage, request: UnregisterBrokerRequest) -> Decision[UnregisterBrokerResponse]:
-        """Forget a fenced broker. It has left every ISR when it was fenced. As in Kafka, partitions go on naming it
-        among their replicas, and it may register again: then as after an unclean stop, since nobody knows the epoch of
-        its clean one any more. Source: ``ReplicationControlManager.unregisterBroker``."""
+        """Forget a fenced broker. It left every ISR when it was fenced. As in Kafka, it stays in the replica lists of
+        its partitions, and may register again: then as after an unclean stop, since the epoch of its clean stop is
+        forgotten. Source: ``ReplicationControlManager.unregisterBroker``."""
         found = image.broker(request.node_id)
         if found is None:
             text = f"expected a registered broker, found {request.node_id}, which is none"
@@ -216,7 +216,7 @@ class BrokerChanges:
             return Decision((), UnregisterBrokerResponse(ErrorCode.INVALID_REQUEST, text))
         records: list[MetadataRecord] = [UnregisterBrokerRecord(request.node_id, found.broker_epoch)]
         if image.is_cordoned(request.node_id):
-            # Else another broker under its id would get no replicas, and nobody would know why.
+            # Otherwise another broker with this id would get no replicas, for no visible reason.
             records.append(ConfigRecord(BROKER, str(request.node_id), CORDONED, None))
         return Decision(tuple(records), UnregisterBrokerResponse(ErrorCode.NONE))
 
@@ -225,7 +225,7 @@ class BrokerChanges:
     def next_state(
         self, image: MetadataImage, request: BrokerHeartbeatRequest, registered_at: Offset, liveness: BrokerLiveness
     ) -> BrokerState:
-        """The state of a registered broker of the right epoch after its heartbeat: the table above."""
+        """Return the state of a registered broker with the right epoch after its heartbeat, by the table above."""
         registration = image.brokers[request.node_id]
         if registration.fenced:
             if request.want_shut_down:
@@ -247,7 +247,7 @@ class BrokerChanges:
     def heartbeat(
         self, image: MetadataImage, request: BrokerHeartbeatRequest, registered_at: Offset, liveness: BrokerLiveness
     ) -> Decision[BrokerHeartbeatResponse]:
-        """Take a heartbeat. ``registered_at``: offset of the broker's registration, once committed."""
+        """Process a heartbeat. ``registered_at``: offset of the broker's registration, once committed."""
         stale = stale_epoch(image, request.node_id, request.broker_epoch)
         if stale is not None:
             return Decision((), BrokerHeartbeatResponse(stale.code, error_message=stale.message))
@@ -279,9 +279,10 @@ class BrokerChanges:
     # --- Consequences of a broker's state ---
 
     def fence(self, image: MetadataImage, nodes: Sequence[NodeId]) -> list[MetadataRecord]:
-        """Brokers leave every ISR, their leaderships move to none of them, then they are fenced. The fencings are
-        the last records, so that a controller that finds the change half done sees silent, unfenced brokers and
-        does it again. A fenced broker is not in controlled shutdown any more: it has nothing left to hand over."""
+        """Fence brokers: they leave every ISR, their leaderships move to other brokers, then they are fenced. The
+        fencings are the last records, so that a controller that finds the change half done sees silent, unfenced
+        brokers and repeats it. A fenced broker is no longer in controlled shutdown: it has nothing left to hand
+        over."""
         records: list[MetadataRecord] = []
         for node_id in nodes:
             found = image.brokers[node_id]
@@ -295,7 +296,7 @@ class BrokerChanges:
         return [*self._leave_isrs(image, nodes, held), *records]
 
     def unfence(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
-        """A broker may lead again: leaderless partitions that it can lead get a leader."""
+        """Unfence a broker: leaderless partitions that it can lead get a leader."""
         updates = PartitionUpdates(image, self._configs)
         held = image.replicas.get(node_id)
         leaderless = [] if held is None else sorted(at for at in image.leaderless if at in held)
@@ -304,7 +305,8 @@ class BrokerChanges:
         return [record, *(change for change in changes if change is not None)]
 
     def begin_shutdown(self, image: MetadataImage, node_id: NodeId) -> list[MetadataRecord]:
-        """A broker leaves every ISR and gives up its leaderships, while it is still there to serve."""
+        """Start a controlled shutdown: the broker leaves every ISR and gives up its leaderships while it still
+        serves."""
         record = BrokerRegistrationChangeRecord(
             node_id, image.brokers[node_id].broker_epoch, in_controlled_shutdown=True
         )
@@ -313,7 +315,7 @@ class BrokerChanges:
     def directories_offline(
         self, image: MetadataImage, node_id: NodeId, offline: Iterable[DirectoryId]
     ) -> list[MetadataRecord]:
-        """Directories failed: the replicas on them leave their ISRs; with the last directory all replicas do."""
+        """Handle failed directories: the replicas on them leave their ISRs; with the last directory all replicas do."""
         registration = image.brokers[node_id]
         failed = set(offline).intersection(registration.log_dirs)
         if not failed:

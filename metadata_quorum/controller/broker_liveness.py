@@ -1,4 +1,4 @@
-"""The brokers' sessions: when each was last heard from. Lives on the active controller only, in memory.
+"""The brokers' sessions: when each was last heard from. Exists on the active controller only, in memory.
 
 Source: Kafka's ``BrokerHeartbeatManager``. Times are monotonic milliseconds of the active controller.
 """
@@ -18,14 +18,14 @@ class _Session:
     fenced: bool
     metadata_offset: Offset = NO_OFFSET
     shutdown_offset: Offset = NO_OFFSET
-    """Once every active broker has applied this offset, nobody sends to the broker that is shutting down."""
+    """Once every active broker has applied this offset, none sends to the broker that is shutting down."""
     caught_up_ms: int | None = None
-    """When it last said that it has applied everything committed."""
+    """The last time it reported that it had applied everything committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """How far a broker follows the metadata log, by its last heartbeat."""
+    """A broker's progress in the metadata log, by its last heartbeat."""
 
     node_id: NodeId
     metadata_offset: Offset
@@ -34,7 +34,7 @@ class Follower:
 
 
 OBSERVER_SESSION_MS: Final = 300_000
-"""A broker that was not heard from for so long follows no more (``LeaderState.OBSERVER_SESSION_TIMEOUT_MS``)."""
+"""A broker silent for this long is no longer a follower (``LeaderState.OBSERVER_SESSION_TIMEOUT_MS``)."""
 
 
 class BrokerLiveness:
@@ -42,7 +42,7 @@ class BrokerLiveness:
 
     Brokers that died together were last heard from within one heartbeat interval of each other, and must be fenced
     together: otherwise the first one's leaderships would go to the others, which are dead as well. So its fencing waits
-    for those that seem to have died with it, for at most an interval.
+    at most one interval for brokers that seem to have died with it.
     """
 
     def __init__(self, session_timeout_ms: int, heartbeat_interval_ms: int) -> None:
@@ -53,19 +53,19 @@ class BrokerLiveness:
         self._sessions: dict[NodeId, _Session] = {}
 
     def reset(self, unfenced: Iterable[NodeId], fenced: Iterable[NodeId], now_ms: int) -> None:
-        """Forget everything; every broker gets a fresh session: a new controller has heard from nobody yet."""
+        """Forget everything; every broker gets a fresh session, because a new controller has not heard from any yet."""
         self._sessions = {node: _Session(now_ms, False) for node in unfenced}
         self._sessions |= {node: _Session(now_ms, True) for node in fenced}
 
     def register(self, node_id: NodeId, fenced: bool, now_ms: int) -> None:
-        """Begin a new session: a broker, or a new incarnation of one, has registered."""
+        """Start a new session for a broker, or a new incarnation of one, that has registered."""
         self._sessions[node_id] = _Session(now_ms, fenced)
 
     def remove(self, node_id: NodeId) -> None:
         self._sessions.pop(node_id, None)
 
     def touch(self, node_id: NodeId, fenced: bool, metadata_offset: Offset, committed: Offset, now_ms: int) -> None:
-        """A registered broker was heard from, with this state; the log is committed up to ``committed``."""
+        """Note that a registered broker in this state was heard from; the log is committed up to ``committed``."""
         session = self._sessions.setdefault(node_id, _Session(now_ms, fenced))
         session.contact_ms = now_ms
         session.fenced = fenced
@@ -76,7 +76,7 @@ class BrokerLiveness:
             session.shutdown_offset = NO_OFFSET
 
     def followers(self, now_ms: int) -> list[Follower]:
-        """The brokers that this controller has heard from, in the order of their ids."""
+        """Return the brokers that this controller has heard from, ordered by id."""
         return [
             Follower(node_id, session.metadata_offset, session.contact_ms, session.caught_up_ms)
             for node_id, session in sorted(self._sessions.items())
@@ -90,24 +90,24 @@ class BrokerLiveness:
             session.shutdown_offset = NO_OFFSET
 
     def shuts_down_at(self, node_id: NodeId, offset: Offset) -> None:
-        """The controlled shutdown of a broker was committed at ``offset``; only the first time counts."""
+        """Note that a broker's controlled shutdown was committed at ``offset``; only the first call counts."""
         session = self._sessions.get(node_id)
         if session is not None and not session.fenced and session.shutdown_offset == NO_OFFSET:
             session.shutdown_offset = offset
 
     def forgive(self, late_ms: int, now_ms: int) -> None:
-        """This process did not run for ``late_ms``: messages that brokers sent meanwhile are still unread, so that time
-        counts against nobody."""
+        """Extend all sessions after this process did not run for ``late_ms``: messages that brokers sent meanwhile are
+        still unread, so that time counts against none of them."""
         for session in self._sessions.values():
             session.contact_ms = min(now_ms, session.contact_ms + late_ms)
 
     def has_valid_session(self, node_id: NodeId, now_ms: int) -> bool:
-        """Whether an unfenced broker has been heard from in time. A fenced one has no valid session."""
+        """Return whether an unfenced broker has been heard from in time. A fenced one has no valid session."""
         session = self._sessions.get(node_id)
         return session is not None and not session.fenced and now_ms < session.contact_ms + self._timeout_ms
 
     def is_seen_by_all(self, node_id: NodeId, active: Iterable[NodeId]) -> bool:
-        """Whether every ``active`` broker knows of the controlled shutdown of ``node_id``."""
+        """Return whether every ``active`` broker knows of the controlled shutdown of ``node_id``."""
         session = self._sessions.get(node_id)
         if session is None or session.shutdown_offset == NO_OFFSET:
             return False
@@ -118,8 +118,8 @@ class BrokerLiveness:
         )
 
     def expired(self, now_ms: int) -> list[NodeId]:
-        """The unfenced brokers whose sessions have ended, longest silence first; none yet while one is waited for
-        that was last heard from at nearly the same time."""
+        """Return the unfenced brokers with ended sessions, longest silence first; none yet while waiting for one that
+        was last heard from at nearly the same time."""
         due_ms = self.next_expiry_ms()
         if due_ms is None or now_ms < due_ms:
             return []
@@ -131,7 +131,7 @@ class BrokerLiveness:
         return [node for _, node in sorted(late)]
 
     def overdue(self, now_ms: int) -> dict[NodeId, int]:
-        """The unfenced brokers whose heartbeat should have come by now, each with when it was last heard from."""
+        """Return the unfenced brokers with overdue heartbeats, each with the time of its last contact."""
         return {
             node: session.contact_ms
             for node, session in self._sessions.items()
@@ -139,23 +139,23 @@ class BrokerLiveness:
         }
 
     def unfenced(self) -> dict[NodeId, int]:
-        """All unfenced brokers, each with when it was last heard from."""
+        """Return all unfenced brokers, each with the time of its last contact."""
         return {node: session.contact_ms for node, session in self._sessions.items() if not session.fenced}
 
     def lost(self, node_id: NodeId, heard_ms: int) -> None:
-        """By the word of its host a broker's process is gone, which was heard from at ``heard_ms``: its session has
-        ended, unless it was heard from since."""
+        """End a session, because the host says that the broker's process is gone. Has no effect if the broker was heard
+        from after ``heard_ms``."""
         session = self._sessions.get(node_id)
         if session is not None and session.contact_ms == heard_ms:
             session.contact_ms = heard_ms - self._timeout_ms
 
     def next_overdue_ms(self) -> int | None:
-        """When the first heartbeat is overdue if none comes; ``None`` without an unfenced broker."""
+        """Return when the first heartbeat will be overdue if none arrives; ``None`` without an unfenced broker."""
         contacts = self.unfenced().values()
         return min(contacts) + self._overdue_ms if contacts else None
 
     def next_expiry_ms(self) -> int | None:
-        """When to fence brokers next if none is heard from; ``None`` without an unfenced broker."""
+        """Return when to fence brokers next if none is heard from; ``None`` without an unfenced broker."""
         contacts = [session.contact_ms for session in self._sessions.values() if not session.fenced]
         if not contacts:
             return None

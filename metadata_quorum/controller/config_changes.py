@@ -1,4 +1,4 @@
-"""Settings changed at run time: set, delete, append, subtract.
+"""Changes of settings at run time: set, delete, append, subtract.
 
 Source: KIP-339 and Kafka's ``ConfigurationControlManager``.
 """
@@ -36,7 +36,7 @@ from tidelog.proto.logs.metadata_records import ConfigRecord, MetadataRecord, Pa
 
 _NONE: Final[Map[str, str]] = Map()
 RESOURCE_NAME_BYTES_MAX: Final = 1_024
-"""Longest name of a resource that exists by its settings alone. Tidelog's own bound."""
+"""Longest name of a resource that exists only by its settings. Tidelog's own limit."""
 _DEFINITIONS: Final[dict[str, ConfigDef]] = {
     TOPIC: TOPIC_CONFIG_DEF,
     BROKER: NODE_CONFIG_DEF,
@@ -48,7 +48,7 @@ _DEFINITIONS: Final[dict[str, ConfigDef]] = {
 def alter_configs(
     image: MetadataImage, configs: ConfigView, request: IncrementalAlterConfigsRequest
 ) -> Decision[IncrementalAlterConfigsResponse]:
-    """Change each resource as a whole, or refuse it by itself."""
+    """Change each resource completely, or refuse it individually."""
     records: list[MetadataRecord] = []
     results: list[AlteredResource] = []
     asked = Counter(altered.resource for altered in request.resources)
@@ -66,7 +66,7 @@ def alter_configs(
         results.append(AlteredResource(resource, ErrorCode.NONE))
         records += refused
     consequences = _consequences(image, configs, records) if records else []
-    # An ELR that a lower min ISR makes unsafe is cleared before any leader learns of the lower one.
+    # An ELR that a lower min ISR makes unsafe must be cleared before any leader learns of the lower one.
     return Decision(
         () if request.validate_only else (*consequences, *records), IncrementalAlterConfigsResponse(tuple(results))
     )
@@ -134,7 +134,7 @@ def _unknown_broker(image: MetadataImage, name: str) -> Refusal | None:
 def _apply_change(resource: ConfigResource, values: dict[str, str], change: ConfigChange) -> Refusal | None:
     """Change ``values`` in place. Raises :class:`ConfigError` for a bad name or value."""
     if change.operation == "delete" and change.name in values:
-        # A setting that a later version has set must be removable, though this one does not know it.
+        # A setting from a later version must be removable, even though this version does not know it.
         del values[change.name]
         return None
     setting = _DEFINITIONS[resource.resource_type].require(change.name)
@@ -187,8 +187,8 @@ def _changed_list(setting: Setting, present: str | None, operation: str, value: 
 def _consequences(
     image: MetadataImage, configs: ConfigView, records: list[MetadataRecord]
 ) -> list[PartitionChangeRecord]:
-    """Effects of new settings on partitions: a lower min ISR ends an ELR, or a reassignment that waited for more
-    in-sync replicas; an unclean election may take place."""
+    """Return the effects of new settings on partitions: a lower min ISR ends an ELR, or a reassignment that waited for
+    more in-sync replicas; an unclean election may happen."""
     after = apply_records(image, records, image.offset, image.epoch)[0]
     relevant = {MIN_ISR, UNCLEAN_ELECTION, BROKER_SYNONYMS[MIN_ISR], BROKER_SYNONYMS[UNCLEAN_ELECTION]}
     named = {record.resource_name for record in records if isinstance(record, ConfigRecord) and record.name in relevant}

@@ -1,20 +1,20 @@
 """The controller: every decision about the cluster, as a state machine without IO.
 
-It holds two images. The *committed* one is the certain state by the metadata log. The *draft*, on the
-active controller only, has everything appended on top of it, so that each request is judged against all
-those before it. Answers wait until the records they rest on are committed. When an append fails or
-leadership is lost, the draft is dropped; nothing is ever rolled back.
+It holds two images. The *committed* one is the state of the committed metadata log. The *draft*, on the active
+controller only, adds all appended records, so that each request is decided on top of all earlier ones. Answers wait
+until the records they depend on are committed. If an append fails or leadership is lost, the draft is dropped; nothing
+is ever rolled back.
 
 ====================  ========================================  =====================================
 state                 event                                     what happens
 ====================  ========================================  =====================================
 standby               entry committed                           committed image advances
 standby               leading under an epoch                    active: draft = committed image; fresh
-                                                                sessions; clearing-up records
+                                                                sessions; clean-up records
 active                request                                   decision on the draft
 active                records appended                          draft advances
 active                entry committed                           committed image advances; equal again
-                                                                when nothing is under way
+                                                                when nothing is pending
 active                append failed, or resigned                standby: draft and sessions dropped
 any                   snapshot                                  committed image replaced
 ====================  ========================================  =====================================
@@ -101,10 +101,9 @@ _Decide = Callable[[Any, int], Decision[Any]]
 
 
 class Controller:
-    """One controller's state. ``rng`` makes ids and places replicas. Times are monotonic milliseconds.
+    """One controller's state. ``rng`` draws ids and places replicas. Times are monotonic milliseconds.
 
-    ``voters``: the nodes that vote now, as the metadata log says. ``wall_ms``: milliseconds since 1970, for what
-    expires at a time that others know.
+    ``voters``: the current voters by the metadata log. ``wall_ms``: milliseconds since 1970, for public expiry times.
     """
 
     def __init__(
@@ -118,14 +117,14 @@ class Controller:
         *,
         up_to_date: Callable[[], Collection[NodeId]] | None = None,
     ) -> None:
-        """``first_records``: what a new cluster begins with, beside its features. ``up_to_date``: the controllers that
-        are in touch and of a later release than 0.1; by default those that vote."""
+        """``first_records``: a new cluster's first records, besides its features. ``up_to_date``: the connected
+        controllers with a release later than 0.1; by default those that vote."""
         self._first_records = first_records
         self._config = config
         self.configs: Final = ConfigView(config)
         self.committed = MetadataImage()
         self.unclean_elections = 0
-        """Those that were committed while this controller was active."""
+        """Unclean elections committed while this controller was active."""
         self._draft: MetadataImage | None = None
         self._epoch = ControllerEpoch(-1)
         self.liveness: Final = BrokerLiveness(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms)
@@ -175,17 +174,17 @@ class Controller:
 
     @property
     def epoch(self) -> ControllerEpoch:
-        """The epoch this controller is active under, -1 when it is not."""
+        """The epoch under which this controller is active, -1 if it is not."""
         return self._epoch
 
     @property
     def draft(self) -> MetadataImage:
-        """The image with everything appended. Only while active."""
+        """The image with all appended records. Only while active."""
         assert self._draft is not None, "a controller that is not active has no draft"
         return self._draft
 
     def load(self, image: MetadataImage) -> MetadataDelta:
-        """Replace the committed image: the quorum loaded a snapshot. An active controller becomes inactive."""
+        """Replace the committed image after the quorum loaded a snapshot. An active controller becomes inactive."""
         self.resign()
         delta = difference(self.committed, image)
         self.committed = image
@@ -194,7 +193,7 @@ class Controller:
     def commit(
         self, records: tuple[MetadataRecord, ...], offset: Offset, epoch: ControllerEpoch, *, settled: bool = False
     ) -> MetadataDelta:
-        """Apply a committed entry. ``settled``: nothing appended is still under way."""
+        """Apply a committed entry. ``settled``: no appended entry is still pending."""
         self.committed, delta = apply_records(self.committed, records, offset, epoch)
         if self.active:
             self.unclean_elections += sum(
@@ -206,7 +205,7 @@ class Controller:
 
     def lead(self, epoch: ControllerEpoch, now_ms: int) -> list[MetadataRecord]:
         """Become active. Every broker gets a fresh session. Returns the records to append first: the levels of a new
-        cluster's features, and the rest of changes that a former controller left half done."""
+        cluster's features, and the rest of changes that a previous controller left half done."""
         self._draft = self.committed
         self._epoch = epoch
         brokers = self.committed.brokers
@@ -235,20 +234,20 @@ class Controller:
         self._recovery.reset()
 
     def append(self, records: tuple[MetadataRecord, ...]) -> None:
-        """Apply one entry to the draft: it is on its way to the log."""
+        """Apply one entry, which is on its way to the log, to the draft."""
         self._draft, _ = apply_records(self.draft, records, UNKNOWN_POSITION, self._epoch)
 
     # --- Decisions; only while active ---
 
     @property
     def requests(self) -> frozenset[type[Request[Any]]]:
-        """The requests that :meth:`decide` takes."""
+        """The requests that :meth:`decide` accepts."""
         return frozenset(self._deciders)
 
     def decide(self, request: Request[Any], now_ms: int) -> Decision[Any]:
-        """Decide about a request. Append its records, and call :meth:`heard`, before the next
-        call; or the decision is dropped, and nothing has happened. Records that the level in use does not allow are
-        refused with UNSUPPORTED_VERSION."""
+        """Decide about a request. Before the next call, append its records and call :meth:`heard`; otherwise the
+        decision is dropped without effect. Records that the current level does not allow are refused with
+        UNSUPPORTED_VERSION."""
         decision = self._deciders[type(request)](request, now_ms)
         fault = gate_fault(self.draft, decision.records)
         if fault is None:
@@ -256,8 +255,8 @@ class Controller:
         return Decision((), refuse(cast(ControllerRequest, request), ErrorCode.UNSUPPORTED_VERSION, fault))
 
     def heard(self, request: Request[Any], now_ms: int) -> None:
-        """A request was decided about and its records are appended: if it came from a broker of the right
-        epoch, that broker is alive."""
+        """Note that a request was decided and its records are appended: if it came from a broker with the right epoch,
+        that broker is alive."""
         if not isinstance(request, (BrokerHeartbeatRequest, RegisterBrokerRequest, UnregisterBrokerRequest)):
             return
         found = self.draft.broker(request.node_id)
@@ -274,7 +273,7 @@ class Controller:
             self.liveness.touch(request.node_id, found.fenced, offset, committed, now_ms)
 
     def fence_silent(self, now_ms: int) -> list[MetadataRecord]:
-        """Fence the brokers whose sessions have ended, all in one decision, so that none of them inherits another's
+        """Fence the brokers with ended sessions, all in one decision, so that none of them inherits another's
         leaderships."""
         silent: list[NodeId] = []
         for node_id in self.liveness.expired(now_ms):
@@ -294,11 +293,11 @@ class Controller:
         return preferred_elections(self.draft, self.configs, percentage)
 
     def sweep_tokens(self) -> Sequence[MetadataRecord]:
-        """Remove the delegation tokens that have expired."""
+        """Remove expired delegation tokens."""
         return self._tokens.sweep(self.draft, self._wall_ms())
 
     def shutdown_committed(self, node_id: NodeId, offset: Offset) -> None:
-        """The change that a broker in controlled shutdown waits for was committed at ``offset``."""
+        """Note that the change for a broker in controlled shutdown was committed at ``offset``."""
         self.liveness.shuts_down_at(node_id, offset)
 
     # --- Each kind of request ---
@@ -325,7 +324,7 @@ class Controller:
         return Decision((record,), response)
 
     def _advance_producer_ids(self, request: AdvanceProducerIdsRequest) -> Decision[AdvanceProducerIdsResponse]:
-        """Takes a block out of use, and all ids below ``beyond`` unless some of them are in use; or undoes that."""
+        """Retire a block, and all ids below ``beyond`` unless some of them are in use; or undo that."""
         known = self.draft.next_producer_id
         if request.give_back is not None:
             return self._give_back_producer_ids(request.give_back, request.beyond)

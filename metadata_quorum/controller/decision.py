@@ -1,4 +1,4 @@
-"""The form of a controller's decision: records to append and the answer to give once they are committed."""
+"""The result of a controller's decision: records to append, and the answer to give once they are committed."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tidelog.proto.logs.metadata_records import MetadataRecord, PartitionChangeR
 R = TypeVar("R")
 
 ENTRY_BYTES_MAX: Final = 256 * 1024
-"""Largest entry that a decision is split into, by estimate; well under Raft's largest message."""
+"""Estimated size limit of the entries into which a decision is split; well under Raft's largest message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
-    """``records`` take effect in their order. Without any, the answer still waits for changes under way."""
+    """``records`` take effect in order. If there are none, the answer still waits for pending changes."""
 
     records: tuple[MetadataRecord, ...]
     response: R
 
 
 def entries(records: Iterable[MetadataRecord]) -> Iterator[tuple[MetadataRecord, ...]]:
-    """Split records into entries of the log, each of which takes effect atomically.
+    """Split records into log entries; each entry takes effect atomically.
 
-    Decisions order their records so that stopping between two entries leaves nothing broken: see
-    ``docs/controller.md``, "Large changes".
+    Decisions order their records so that a stop between two entries breaks nothing: see ``docs/controller.md``, "Large
+    changes".
     """
     held: list[MetadataRecord] = []
     size = 0
@@ -47,7 +47,7 @@ def entries(records: Iterable[MetadataRecord]) -> Iterator[tuple[MetadataRecord,
 
 
 def _size_estimate(record: MetadataRecord) -> int:
-    """An upper bound for common records, in bytes."""
+    """Return an upper bound for common records, in bytes."""
     match record:
         case PartitionRecord():
             return 64 + 42 * len(record.replicas)
@@ -80,7 +80,7 @@ def stale_epoch(image: MetadataImage, node_id: NodeId, broker_epoch: BrokerEpoch
 
 
 def default_directory(image: MetadataImage, node_id: NodeId) -> DirectoryId:
-    """The directory of a new replica: the broker's only one, else unknown until the broker says
+    """Return the directory of a new replica: the broker's only one, else unknown until the broker reports it
     (``ClusterControlManager.defaultDir``)."""
     found = image.broker(node_id)
     return found.log_dirs[0] if found is not None and len(found.log_dirs) == 1 else UNASSIGNED_DIRECTORY
@@ -93,8 +93,8 @@ def leader_test(
     joining: NodeId | None = None,
     leaving: Collection[NodeId] = (),
 ) -> Callable[[NodeId], bool]:
-    """The brokers that may lead ``partition``: active ones whose replica's directory works. ``joining`` counts as
-    active already, those of ``leaving`` no more (``LeaderAcceptor``)."""
+    """Return a test for brokers that may lead ``partition``: active ones with a working directory for the replica.
+    ``joining`` already counts as active, ``leaving`` no longer does (``LeaderAcceptor``)."""
 
     def can_lead(node_id: NodeId) -> bool:
         if node_id in leaving or not (node_id == joining or image.is_active(node_id)):
@@ -105,7 +105,7 @@ def leader_test(
 
 
 class PartitionUpdates:
-    """Makes the partition changes that follow from an event of a broker or a topic."""
+    """Builds the partition changes that follow from an event of a broker or a topic."""
 
     def __init__(self, image: MetadataImage, configs: ConfigView) -> None:
         self._image = image
@@ -113,7 +113,7 @@ class PartitionUpdates:
         self._topics: dict[bytes, tuple[TopicImage, int, Election]] = {}
 
     def min_isr_and_election(self, at: TopicIdPartition) -> tuple[TopicImage, int, Election]:
-        """The topic of a partition, its min ISR setting, and how its leaders are elected."""
+        """Return a partition's topic, its min ISR setting, and its election mode."""
         found = self._topics.get(at.topic_id)
         if found is None:
             topic = self._image.topics[at.topic_id]
@@ -132,9 +132,9 @@ class PartitionUpdates:
         wiped: bool = False,
         directory: DirectoryId | None = None,
     ) -> PartitionChangeRecord | None:
-        """Elect a leader for one partition. Those of ``leaving`` leave the ISR; ``unclean``: also the ELR, since
-        they stopped without a clean shutdown; ``wiped``: their replicas are empty. ``directory``: where they
-        stand now."""
+        """Elect a leader for one partition. ``leaving`` brokers leave the ISR; ``unclean``: also the ELR, since they
+        stopped without a clean shutdown; ``wiped``: their replicas are empty. ``directory``: the replicas' current
+        directory."""
         topic, min_isr, election = self.min_isr_and_election(at)
         partition = topic.partitions[at.partition]
         return change_partition(

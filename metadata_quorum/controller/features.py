@@ -1,7 +1,7 @@
-"""Feature levels: which versions of the cluster's own formats are in use.
+"""Feature levels: the versions of the cluster's own formats in use.
 
-Source: KIP-584, KIP-778, KIP-1022 and Kafka's ``FeatureControlManager``. The features and the levels that this version
-knows are :data:`tidelog.model.features.SUPPORTED_FEATURES`. The levels of ``metadata.version`` are this project's own.
+Source: KIP-584, KIP-778, KIP-1022 and Kafka's ``FeatureControlManager``. This version's features and levels are in
+:data:`tidelog.model.features.SUPPORTED_FEATURES`. The levels of ``metadata.version`` are specific to this project.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from tidelog.proto.logs.record_levels import kinds_above, level_of, too_low
 
 
 def supported_features() -> tuple[SupportedFeature, ...]:
-    """The features that a node of this version registers, as a broker or as a controller."""
+    """Return the features that a node of this version registers, as a broker or as a controller."""
     return tuple(SupportedFeature(name, low, high) for name, (low, high) in sorted(SUPPORTED_FEATURES.items()))
 
 
 def bootstrap_features(image: MetadataImage) -> list[FeatureLevelRecord]:
-    """The levels that a new cluster begins with: the highest supported ones. A cluster that is there keeps its
-    levels, also when its nodes learn new ones: finalising them is a step of its own."""
+    """Return a new cluster's first levels: the highest supported ones. An existing cluster keeps its levels, even if
+    its nodes learn new ones: finalising those is a separate step."""
     if METADATA_VERSION in image.features:
         return []
     return [FeatureLevelRecord(name, high) for name, (_, high) in sorted(SUPPORTED_FEATURES.items()) if high > 0]
 
 
 def gate_fault(image: MetadataImage, records: Sequence[MetadataRecord]) -> str | None:
-    """Say why the ``metadata.version`` in use does not allow these records."""
+    """Say why the current ``metadata.version`` does not allow these records."""
     return too_low(level_of(records), image.features)
 
 
 def registration_fault(image: MetadataImage, kind: str, supported: Sequence[SupportedFeature]) -> str | None:
-    """Say which level in use a node that registers as a "broker" or "controller" does not support."""
+    """Say which current level a node that registers as a "broker" or "controller" does not support."""
     for name, level in sorted(image.features.items()):
         low, high = range_of(name, supported)
         if not low <= level <= high:
@@ -51,8 +51,8 @@ def registration_fault(image: MetadataImage, kind: str, supported: Sequence[Supp
 
 
 def range_of(name: str, supported: Iterable[SupportedFeature]) -> tuple[int, int]:
-    """A node that does not mention ``metadata.version`` knows its first level; one that does not mention another
-    feature does not have it."""
+    """Return a node's range of levels: without ``metadata.version`` it knows the first level; without another feature
+    it does not have it."""
     for feature in supported:
         if feature.name == name:
             return feature.level_min, feature.level_max
@@ -60,11 +60,11 @@ def range_of(name: str, supported: Iterable[SupportedFeature]) -> tuple[int, int
 
 
 class ControllerRegistrations:
-    """The levels that controllers said they know, and changes of levels, which rest on them.
+    """The levels that controllers report, and level changes based on them.
 
-    ``voters``: the nodes that vote now. ``up_to_date``: the controllers that are in touch and of a later release than
-    0.1. A level that has no records for registrations leaves them with the active controller alone: each controller
-    says it again, and a controller that has gone back to release 0.1, or is not in touch, has said nothing.
+    ``voters``: the current voters. ``up_to_date``: the connected controllers with a release later than 0.1. If the
+    current level has no records for registrations, only the active controller holds them: each controller repeats its
+    registration, and one that was downgraded to release 0.1, or is not connected, counts as unregistered.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class ControllerRegistrations:
         self._said: dict[NodeId, RegisterControllerRecord] = {}
 
     def reset(self) -> None:
-        """Another controller was active meanwhile."""
+        """Forget everything after another controller was active."""
         self._said.clear()
 
     def register(
         self, image: MetadataImage, request: RegisterControllerRequest
     ) -> Decision[RegisterControllerResponse]:
-        """Note which levels a controller knows. One that lacks a level in use is refused: it would stop at the first
+        """Note the levels that a controller knows. One without a current level is refused: it would stop at the first
         record of that level. Source: Kafka's ``ClusterControlManager.registerController``."""
         if request.cluster_id != self._cluster_id:
             text = f"expected cluster id {self._cluster_id!r}, found {request.cluster_id!r}"
@@ -103,17 +103,17 @@ class ControllerRegistrations:
         return dict(image.controllers) | {node_id: self._said[node_id] for node_id in self._said if node_id in in_touch}
 
     def update_features(self, image: MetadataImage, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
-        """Set levels, all of them or none. Every broker and every controller must know them.
+        """Set all the levels, or none. Every broker and every controller must know them.
 
-        The voters must all have registered. A controller without a vote that has registered is asked as well: it
-        follows the log, and would stop at the first record of a level that it does not know.
+        All voters must have registered. Registered controllers without a vote count as well: they follow the log, and
+        would stop at the first record of an unknown level.
         """
         names = [feature.name for feature in request.features]
         if len(set(names)) != len(names):
             return Decision((), UpdateFeaturesResponse(ErrorCode.INVALID_REQUEST, "expected each feature once"))
         asked = dataclasses.replace(image, controllers=Map(self._known(image)))
         for feature in request.features:
-            if not feature.upgrade_type:  # from a client of release 0.1, which knew no other
+            if not feature.upgrade_type:  # from a client of release 0.1, which knew only this type
                 feature = dataclasses.replace(feature, upgrade_type=UPGRADE)
             fault = _update_fault(asked, self._voters(), feature)
             if fault is not None:
@@ -171,7 +171,7 @@ def _ignorance(image: MetadataImage, voters: Collection[NodeId], name: str, leve
 
 
 def registered(image: MetadataImage) -> Iterator[tuple[str, NodeId, tuple[SupportedFeature, ...]]]:
-    """Each node that said which features it knows, as "broker" or "controller", with these."""
+    """Yield each node that reported its features, as "broker" or "controller", with these features."""
     brokers: dict[NodeId, Any] = {node_id: found.record for node_id, found in image.brokers.items()}
     for kind, nodes in (("broker", brokers), ("controller", dict(image.controllers))):
         for node_id in sorted(nodes):

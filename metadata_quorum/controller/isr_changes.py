@@ -1,4 +1,4 @@
-"""Requests of leaders and replicas: another ISR, and a replica's directory.
+"""Requests from leaders for another ISR, and from brokers about replicas' directories.
 
 Source: Kafka's ``ReplicationControlManager.alterPartition`` and ``handleAssignReplicasToDirs``; KIP-497
 (partition epoch), KIP-841 (eligible replicas), KIP-903 (broker epochs of ISR members), KIP-858
@@ -31,12 +31,12 @@ from tidelog.proto.logs.metadata_records import MetadataRecord, PartitionRecord
 def alter_partition(
     image: MetadataImage, configs: ConfigView, request: AlterPartitionRequest
 ) -> Decision[AlterPartitionResponse]:
-    """A leader asks for other ISRs. Change or refuse each partition by itself.
+    """Change or refuse each partition's ISR individually, as a leader requests.
 
-    In order: unknown partition; an epoch newer than the controller's (NOT_CONTROLLER); an older leader
-    epoch (FENCED_LEADER_EPOCH); not the leader (INVALID_REQUEST); an older partition epoch
-    (INVALID_UPDATE_VERSION); a malformed ISR (INVALID_REQUEST); a member that is fenced, shutting down
-    or of another broker epoch, or joins from a failed directory (INELIGIBLE_REPLICA).
+    In order: unknown partition; an epoch newer than the controller's (NOT_CONTROLLER); an older leader epoch
+    (FENCED_LEADER_EPOCH); not the leader (INVALID_REQUEST); an older partition epoch (INVALID_UPDATE_VERSION); a
+    malformed ISR (INVALID_REQUEST); a member that is fenced, is shutting down or has another broker epoch, or that
+    joins from a failed directory (INELIGIBLE_REPLICA).
     """
     stale = stale_epoch(image, request.node_id, request.broker_epoch)
     if stale is not None:
@@ -60,7 +60,7 @@ def alter_partition(
             min_isr=min_isr,
             election=election,
             isr=[member.node_id for member in item.new_isr],
-            # A leader asks for an ISR once it has recovered: Kafka's brokers always say RECOVERED here.
+            # A leader asks for an ISR once it has recovered: Kafka's brokers always send RECOVERED here.
             recovered=True,
         )
         if change is None:
@@ -95,10 +95,10 @@ def _fault(
 
 
 def _outcome(before: PartitionRecord, after: PartitionRecord) -> ErrorCode:
-    """The answer to the leader about a change that was made. If it must learn more than an ISR before it goes on, it is
-    told to wait for the metadata: if the change has ended a reassignment, it must learn its successor, or the number of
-    replicas (``test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only``); if it leaves replicas eligible, it
-    must learn the ``min.insync.replicas`` that makes them eligible: by an older, lower value it would commit without
+    """Return the answer to the leader about its change. If the leader must learn more than the ISR first, it must wait
+    for the metadata: if the change has ended a reassignment, it must learn its successor, or the number of replicas
+    (``test_a_leader_hears_of_the_end_of_a_reassignment_by_metadata_only``); if the change leaves replicas eligible, it
+    must learn the ``min.insync.replicas`` that makes them eligible: with an older, lower value it would commit without
     them (``test_a_leader_hears_of_eligible_replicas_by_metadata_only``)."""
     if after.leader != before.leader:
         return ErrorCode.NEW_LEADER_ELECTED
@@ -107,12 +107,12 @@ def _outcome(before: PartitionRecord, after: PartitionRecord) -> ErrorCode:
 
 
 def _is_eligible(image: MetadataImage, member: IsrMember, partition: PartitionRecord) -> bool:
-    """Whether a broker may be in an ISR. A member that joins must be named with its epoch; for one that is in it
-    already -1, "not known", will do, as in Kafka.
+    """Return whether a broker may be in an ISR. A joining member must be named with its epoch; for an existing member
+    -1, "not known", is enough, as in Kafka.
 
-    Stricter than Kafka: a member that joins needs an online directory. A leader that has not heard of the failure
-    would otherwise bring back the replica that the controller has just taken out, and everything acknowledged with
-    acks=all would wait for it (``test_a_replica_on_a_failed_directory_may_not_join``).
+    Stricter than Kafka: a joining member needs an online directory. Otherwise a leader that does not know of the
+    failure would bring back the replica that the controller has just removed, and every acks=all append would wait for
+    it (``test_a_replica_on_a_failed_directory_may_not_join``).
     """
     found = image.broker(member.node_id)
     if found is None or not found.active:
@@ -139,11 +139,11 @@ def _result(item: AlterPartitionItem, error: ErrorCode, partition: PartitionReco
 def assign_directories(
     image: MetadataImage, configs: ConfigView, request: AssignReplicasToDirsRequest
 ) -> Decision[AssignReplicasToDirsResponse]:
-    """A broker says on which directories its replicas stand.
+    """Set the directories of a broker's replicas, as the broker reports.
 
-    A replica that moves to a failed directory leaves the ISR. One that comes from a directory that is gone
-    was made anew, empty: it leaves ISR and ELR, and is not remembered. Partitions that are
-    gone meanwhile, or have no replica on the broker, are passed over.
+    A replica that moves to a failed directory leaves the ISR. A replica from a directory that is gone was created
+    again, empty: it leaves ISR and ELR, and is not remembered. Skips partitions that were deleted meanwhile, or have no
+    replica on the broker.
     """
     stale = stale_epoch(image, request.node_id, request.broker_epoch)
     if stale is not None:

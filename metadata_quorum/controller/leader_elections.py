@@ -1,4 +1,4 @@
-"""Elections that an operator asks for.
+"""Elections that an operator requests.
 
 Source: KIP-183, KIP-460 and Kafka's ``ReplicationControlManager.electLeaders``:
 
@@ -44,7 +44,7 @@ _ELECTIONS: Final = {PREFERRED: Election.PREFERRED, UNCLEAN: Election.UNCLEAN}
 def elect_leaders(
     image: MetadataImage, configs: ConfigView, request: ElectLeadersRequest
 ) -> Decision[ElectLeadersResponse]:
-    """Decide each partition by itself; see the table above. An election of another name is refused as
+    """Decide each partition individually; see the table above. An unknown election type is refused as
     INVALID_REQUEST."""
     election = _ELECTIONS.get(request.election)
     if election is None:

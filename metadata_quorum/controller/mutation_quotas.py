@@ -1,4 +1,4 @@
-"""Quotas on partitions created and deleted (KIP-599): token buckets of the active controller. A new leader begins with
+"""Quotas on partitions created and deleted (KIP-599): token buckets of the active controller. A new leader starts with
 full ones. Source: Kafka's ``ControllerMutationQuotaManager``."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.model.settings.node.quota_settings import QuotaSettings
 from tidelog.proto.calls.api import Charged
 
 BUCKETS_MAX: Final = 10_000
-"""Most buckets; when there are more, the full ones go, and if there is none, all."""
+"""Most buckets; beyond that, full ones are dropped, and if there is none, all are."""
 EXCEEDED: Final = "the quota on partitions created and deleted (controller_mutation_rate) is used up: try again later"
 
 
@@ -21,15 +21,15 @@ class Permits:
     """How much one request may still create or delete. ``throttle_ms``: how long its client should wait."""
 
     def __init__(self, bucket: TokenBucket | None = None, now_ms: int = 0, *, strict: bool = True) -> None:
-        """``bucket``: ``None`` for no bound."""
+        """``bucket``: ``None`` for no limit."""
         self._bucket = bucket
         self._now_ms = now_ms
         self._strict = strict
         self.throttle_ms = 0
 
     def take(self, partitions: int) -> bool:
-        """Whether so many may be changed. A strict request (of a client that knows THROTTLING_QUOTA_EXCEEDED) may not
-        while the bucket lacks tokens; others always may, and wait afterwards."""
+        """Return whether that many partitions may be changed. Strict requests (from clients that know
+        THROTTLING_QUOTA_EXCEEDED) may not while the bucket lacks tokens; others always may, and wait afterwards."""
         bucket, now_ms = self._bucket, self._now_ms
         if bucket is None:
             return True
@@ -43,18 +43,18 @@ class Permits:
 
 
 class MutationQuotas:
-    """The buckets of all who share a quota."""
+    """The buckets, one for all clients that share a quota."""
 
     def __init__(self, config: QuotaSettings) -> None:
         self._window = config.quota_window_num, config.quota_window_size_seconds * 1000
         self._buckets: dict[tuple[str, str], TokenBucket] = {}
 
     def reset(self) -> None:
-        """Another controller counts from here on."""
+        """Forget the buckets, because another controller was active."""
         self._buckets.clear()
 
     def permits(self, image: MetadataImage, charged: Charged | None, now_ms: int) -> Permits:
-        """For a request that is charged to a client; ``None``: to nobody."""
+        """Return the permits of a request charged to a client; ``None``: charged to nobody."""
         if charged is None or not image.quotas:
             return Permits()
         bound = bound_of(image.quotas, CONTROLLER_MUTATION_RATE, charged.user, charged.client_id)

@@ -1,4 +1,4 @@
-"""How a partition's ISR, eligible leader replicas and leader change: the one place that decides it.
+"""The one place that decides how a partition's ISR, eligible leader replicas and leader change.
 
 Source: Kafka's ``PartitionChangeBuilder``, KIP-966 (eligible leader replicas), KIP-704 (leader recovery),
 KIP-858 (directories), KIP-455 (reassignment). In words:
@@ -10,23 +10,23 @@ it has fewer                                          a replica that leaves the 
 a leader is in the ISR, live, directory online        it stays
 else                                                  the first such replica of the ISR (of the ELR
                                                       when the ISR is empty) leads, leader epoch +1
-elected from the ELR                                  ISR = it alone
-it has fewer, and one leaves that stopped uncleanly   it is remembered as last known ELR
-ISR and ELR empty, one is remembered and live         it leads; ISR = it alone; recovery
+elected from the ELR                                  ISR = only it
+it has fewer, and a leaving one stopped uncleanly     it is remembered as last known ELR
+ISR and ELR empty, one is remembered and live         it leads; ISR = only it; recovery
 ISR and ELR empty, several are remembered             the one with the longest log leads
                                                       (:mod:`tidelog.metadata_quorum.controller.unclean_recovery`)
 unclean elections allowed                             else the first live replica leads; the same
-nobody                                                leader none, leader epoch +1
-all replicas being added are in the ISR, and its      the reassignment is complete: the replicas being
-members that stay are at least min ISR                removed go, from ISR, ELR and memory too
+else                                                  leader none, leader epoch +1
+all replicas being added are in the ISR, and at       the reassignment is complete: the replicas being
+least min ISR of its members stay                     removed go, from ISR, ELR and last known ELR too
 a replica goes                                        leader epoch +1, even if the leader stays
 ====================================================  ==============================================
 
-The ELR is sound because a leader does not advance the high watermark while its ISR is below min ISR:
-every replica that was in the ISR when it last had min ISR members has everything committed. The last known ELR are the
-replicas that would be eligible but for an unclean stop: each of them had everything committed, and may have lost a tail
-since. It is emptied with the ELR. Where Kafka remembers only the last leader, any of them may be the one that lost
-nothing. A replica whose disk was replaced is not among them, and an elected leader must be live.
+The ELR is sound because a leader does not advance the high watermark while its ISR is below min ISR: every replica that
+was in the ISR when it last had min ISR members has everything committed. The last known ELR holds the replicas that
+would be eligible without their unclean stop: each of them had everything committed, and may have lost a tail since. It
+is cleared with the ELR. Kafka remembers only the last leader, although any of them may be the one that lost nothing.
+Replicas with a replaced disk are not in it, and an elected leader must be live.
 
 A leader must forget the position of a removed replica: if the replica comes back before the leader hears of either
 change, it has an empty log. The newer leader epoch makes the leader forget
@@ -46,7 +46,7 @@ from tidelog.proto.logs.metadata_records import DirectoryList, NodeList, Partiti
 
 
 class Election(enum.Enum):
-    """Which replica should lead (``PartitionChangeBuilder.Election``)."""
+    """How to choose the leader (``PartitionChangeBuilder.Election``)."""
 
     ONLINE = "online"
     """The current leader while it can lead, else any safe replica."""
@@ -86,16 +86,15 @@ def change_partition(
     recovered: bool = False,
     assignment: Assignment | None = None,
 ) -> PartitionChangeRecord | None:
-    """Return the record that changes ``partition``, or ``None`` where nothing changes.
+    """Return the record that changes ``partition``, or ``None`` if nothing changes.
 
-    ``can_lead``: whether a broker is live and its replica's directory online. ``min_isr``: the one that is set;
-    what counts is :func:`tidelog.model.replica_counts.effective_min_isr`. ``assignment``: other replicas, or none
-    moving any more; a reassignment that is complete ends with any change.
-    ``isr``: the wanted ISR, the present one without. ``unclean``:
-    brokers that stopped without a clean shutdown; they leave ISR and ELR. ``wiped``: brokers whose replica
-    has lost its data; as ``unclean``, and nobody remembers them either. ``directories``: new places of
-    replicas. ``longest``: the replica with the longest log, if the logs were compared because no replica is safe.
-    ``recovered``: the leader says it is done with KIP-704's recovery.
+    ``can_lead``: whether a broker is live and its replica's directory online. ``min_isr``: the configured value;
+    :func:`tidelog.model.replica_counts.effective_min_isr` gives the effective one. ``assignment``: other replicas, or
+    the end of a move; any change ends a complete reassignment. ``isr``: the new ISR; by default the current one.
+    ``unclean``: brokers that stopped without a clean shutdown; they leave ISR and ELR. ``wiped``: brokers with a
+    replica that lost its data; like ``unclean``, and the last known ELR drops them too. ``directories``: the replicas'
+    new directories. ``longest``: the replica with the longest log, if the logs were compared because no replica is
+    safe. ``recovered``: the leader has finished KIP-704's recovery.
     """
     gone = {*unclean, *wiped}
     before = partition
@@ -115,7 +114,7 @@ def change_partition(
     elif leader_changes and elected.unclean:
         isr_next = [elected.node_id]
         elr_next = []
-    partition = _assigned(partition, _completed(partition, isr_next, min_isr))  # one elected alone may be enough
+    partition = _assigned(partition, _completed(partition, isr_next, min_isr))  # a single elected one may be enough
     if len(isr_next) >= _effective(partition, min_isr):
         elr_next = []
         remembered = []
@@ -149,9 +148,9 @@ def _effective(partition: PartitionRecord, min_isr: int) -> int:
 
 
 def _completed(partition: PartitionRecord, isr: Sequence[NodeId], min_isr: int) -> Assignment:
-    """The present assignment, or the final one once all new replicas are in sync and enough of those that stay
-    (``PartitionReassignmentReplicas.maybeCompleteReassignment``; the need for min ISR of them is ours: committed
-    records stay on no fewer replicas than acknowledged them)."""
+    """Return the current assignment, or the final one once all new replicas are in sync and enough of the others remain
+    (``PartitionReassignmentReplicas.maybeCompleteReassignment``; requiring min ISR of them is ours: committed records
+    stay on no fewer replicas than acknowledged them)."""
     present = Assignment(partition.replicas, partition.adding_replicas, partition.removing_replicas)
     if not (present.adding or present.removing):
         return present
@@ -163,7 +162,7 @@ def _completed(partition: PartitionRecord, isr: Sequence[NodeId], min_isr: int) 
 
 
 def _assigned(partition: PartitionRecord, assignment: Assignment) -> PartitionRecord:
-    """The partition with these replicas; new ones stand on a directory that is not known yet."""
+    """Return the partition with these replicas; the directories of new ones are unknown."""
     if assignment == (partition.replicas, partition.adding_replicas, partition.removing_replicas):
         return partition
     known = dict(zip(partition.replicas, partition.directories, strict=True))
@@ -179,7 +178,7 @@ def _assigned(partition: PartitionRecord, assignment: Assignment) -> PartitionRe
 def _eligible(
     partition: PartitionRecord, isr_next: Sequence[NodeId], gone: Collection[NodeId], min_isr: int
 ) -> list[NodeId]:
-    """The ELR that goes with ``isr_next``, in the order of the replicas (``maybePopulateTargetElr``)."""
+    """Return the ELR for ``isr_next``, in replica order (``maybePopulateTargetElr``)."""
     if len(isr_next) >= min_isr:
         return []
     candidates = {*partition.eligible_leader_replicas, *partition.isr}
@@ -187,15 +186,15 @@ def _eligible(
 
 
 def _had_everything(partition: PartitionRecord) -> list[NodeId]:
-    """The replicas that have, or had before an unclean stop, everything committed; in the order of the replicas. Holds
-    while the ISR is below min ISR: nothing is committed meanwhile."""
+    """Return the replicas that have, or had before an unclean stop, everything committed; in replica order. True while
+    the ISR is below min ISR: nothing is committed meanwhile."""
     found = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
     return [node for node in partition.replicas if node in found]
 
 
 def asks_for_log_ends(partition: PartitionRecord) -> bool:
-    """Whether a partition has no leader and no safe candidate, and it takes the logs of several replicas to tell
-    which of them lost least."""
+    """Return whether a partition has no leader and no safe candidate, so that several replicas' logs must be compared
+    to find the smallest loss."""
     return (
         partition.leader == NO_NODE
         and not partition.isr
@@ -227,7 +226,7 @@ def _elect(
     if not safe and longest != NO_NODE and can_lead(longest):
         return _Elected(longest, True)
     if election is Election.UNCLEAN:
-        # A replica that is still being added may have nothing at all.
+        # A replica that is still being added may be empty.
         settled = [node for node in partition.replicas if node not in partition.adding_replicas]
         for node in (*remembered, *settled, *partition.adding_replicas):
             if can_lead(node):

@@ -1,9 +1,8 @@
 """Chooses the brokers for the replicas of new partitions.
 
-Striped over racks first and over the brokers of a rack second, from a random start, so that
-partitions, and the leaders that take over from a failed broker, are spread evenly. A partition's
-first replica (its preferred leader) stands on a live broker; fenced ones are taken only when no live
-one is left. Source: Kafka's ``StripedReplicaPlacer``.
+Replicas are striped over racks first and over a rack's brokers second, from a random start, so that partitions, and the
+leaders that take over from a failed broker, are spread evenly. A partition's first replica (its preferred leader) is on
+a live broker; fenced ones are used only when no live one is left. Source: Kafka's ``StripedReplicaPlacer``.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class UsableBroker(NamedTuple):
 
 
 class _Ring:
-    """Brokers taken in turn. With each new stripe the first one to be taken moves on by one."""
+    """Brokers in rotation. Each new stripe starts one broker later."""
 
     __slots__ = ("_members", "_start", "_stripe", "_taken")
 
@@ -38,7 +37,7 @@ class _Ring:
         self._taken = 0
 
     def take(self, stripe: int) -> NodeId | None:
-        """Return the next broker not taken in this stripe yet, ``None`` when there is none."""
+        """Return the next broker not yet used in this stripe, ``None`` if there is none."""
         if not self._members:
             return None
         if stripe != self._stripe:
@@ -92,7 +91,7 @@ def place_replicas(
     stripe = 0
     for _ in range(partitions):
         if stripe == live and live > 1:
-            # Every live broker has led once: mix, so that the same sets of replicas do not repeat.
+            # Every live broker has led once: shuffle, so that the same replica sets do not repeat.
             rng.shuffle(racks)
             for rack in racks:
                 rack.live.shuffle(rng)
@@ -125,7 +124,7 @@ def _place_one(racks: list[_Rack], first_rack: int, replication_factor: int, str
 
 
 def cordoned_fault(node_id: NodeId) -> str:
-    """Why a named broker gets no new replica, and what to do."""
+    """Say why a named broker gets no new replica, and what to do."""
     return (
         f"expected brokers that are not cordoned, found {node_id}, which is (cordoned.log.dirs): name another one, or "
         f"let it have replicas again (tidelog brokers undrain {node_id})"

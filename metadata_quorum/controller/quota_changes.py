@@ -30,7 +30,7 @@ ENTITIES_MAX: Final = 100_000
 
 
 def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest) -> Decision[AlterClientQuotasResponse]:
-    """Each entity is altered as a whole, or refused by itself."""
+    """Change each entity completely, or refuse it individually."""
     asked = sum(len(entry.changes) for entry in request.entries)
     if asked > CHANGES_MAX:
         text = f"expected at most {CHANGES_MAX} quotas in one request, found {asked}"
@@ -62,7 +62,7 @@ def alter_client_quotas(image: MetadataImage, request: AlterClientQuotasRequest)
 
 
 def canonical(entity: Sequence[QuotaEntity]) -> tuple[QuotaEntity, ...]:
-    """One spelling for each entity: user before client id, addresses as sockets write them."""
+    """Return an entity's canonical form: user before client id, addresses as sockets write them."""
 
     def spelt(part: QuotaEntity) -> QuotaEntity:
         if part.entity_type != IP or part.entity_name is None:

@@ -1,23 +1,23 @@
-"""Moves of replicas to other brokers: begins, replaces, cancels and lists them.
+"""Starts, replaces, cancels and lists moves of replicas to other brokers.
 
 Source: KIP-455, Kafka's ``ReplicationControlManager.alterPartitionReassignments`` and
-``PartitionReassignmentReplicas``. What a partition goes through:
+``PartitionReassignmentReplicas``. The steps for a partition:
 
 =============================  =============================================================================
 a request for other replicas   replicas = the requested ones, then the old ones that are not among them;
                                *adding* = requested and not there before; *removing* = there before, not
                                requested
-the same while one is under    the old ones are still those before the first request; a replica that was being
-way                            added and is no longer requested goes at once
-a request to cancel            replicas = the old ones; replicas that were being added go at once
+the same during a move         the old ones are still those before the first request; a replica that was being
+                               added and is no longer requested goes immediately
+a request to cancel            replicas = the old ones; replicas that were being added go immediately
 all of *adding* in the ISR     replicas = the requested ones; the removed ones go, with their logs
 =============================  =============================================================================
 
 A reassignment ends in :mod:`tidelog.metadata_quorum.controller.partition_change`, with the change that makes it
-possible. No replica is dropped at once if committed records would then be on fewer in-sync replicas than
-``min.insync.replicas``, unless the topic allows unclean elections. (Kafka asks for one replica; and after a second
-request it takes the first one's replicas for original ones.) After a cancelled reassignment the replicas stay in the
-requested order, as in Kafka, so the preferred leader may be another one than before.
+possible. No replica is dropped immediately if committed records would then be on fewer in-sync replicas than
+``min.insync.replicas``, unless the topic allows unclean elections. (Kafka requires one replica; and after a second
+request it treats the first one's replicas as the original ones.) After a cancelled reassignment the replicas stay in
+the requested order, as in Kafka, so the preferred leader may be a different one.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from tidelog.proto.logs.metadata_records import MetadataRecord, PartitionChangeR
 def alter_reassignments(
     image: MetadataImage, configs: ConfigView, request: AlterPartitionReassignmentsRequest
 ) -> Decision[AlterPartitionReassignmentsResponse]:
-    """Change or refuse each partition by itself.
+    """Change or refuse each partition individually.
 
-    Refused: a partition that is not there (UNKNOWN_TOPIC_OR_PARTITION), or named twice (INVALID_REQUEST); no
-    replicas, the same broker twice, an unregistered broker, a new replica on a cordoned one, or a change that would
-    leave too few in sync (INVALID_REPLICA_ASSIGNMENT); another number of replicas if that is not allowed
-    (INVALID_REPLICATION_FACTOR); a cancellation without a move under way (NO_REASSIGNMENT_IN_PROGRESS). Brokers may be
-    fenced: the reassignment waits for them.
+    Refused: a missing partition (UNKNOWN_TOPIC_OR_PARTITION), or one named twice (INVALID_REQUEST); no replicas, the
+    same broker twice, an unregistered broker, a new replica on a cordoned one, or a change that would leave too few in
+    sync (INVALID_REPLICA_ASSIGNMENT); a different number of replicas if that is not allowed
+    (INVALID_REPLICATION_FACTOR); a cancellation without a move in progress (NO_REASSIGNMENT_IN_PROGRESS). Brokers may
+    be fenced: the reassignment waits for them.
     """
     updates = PartitionUpdates(image, configs)
     records: list[MetadataRecord] = []
@@ -121,7 +121,7 @@ def _alter_one(
 
 
 def named_partition(image: MetadataImage, topic: str, number: int) -> PartitionRecord | Refusal:
-    """The partition of this name, or UNKNOWN_TOPIC_OR_PARTITION."""
+    """Return the named partition, or UNKNOWN_TOPIC_OR_PARTITION."""
     found = image.topic(topic)
     partition = None if found is None else found.partitions.get(number)
     if partition is None:
@@ -132,7 +132,8 @@ def named_partition(image: MetadataImage, topic: str, number: int) -> PartitionR
 
 
 def _fault(image: MetadataImage, replicas: tuple[NodeId, ...], present: tuple[NodeId, ...]) -> str | None:
-    """The fault in the requested replicas (``validateManualPartitionAssignment``); those ``present`` may stay."""
+    """Say what is wrong with the requested replicas (``validateManualPartitionAssignment``); those ``present`` may
+    stay."""
     if not 1 <= len(replicas) <= REPLICATION_FACTOR_MAX:
         return f"expected 1 to {REPLICATION_FACTOR_MAX} replicas, found {len(replicas) or 'none'}"
     if len(set(replicas)) != len(replicas):
@@ -146,7 +147,7 @@ def _fault(image: MetadataImage, replicas: tuple[NodeId, ...], present: tuple[No
 
 
 def _too_few_left(partition: PartitionRecord, wanted: Assignment, min_isr: int) -> str | None:
-    """Whether the replicas that go at once leave too few with everything that is committed."""
+    """Say why dropping replicas immediately would leave too few with everything committed, if so."""
     counted_on = {*partition.isr, *partition.eligible_leader_replicas, *partition.last_known_elr}
     if counted_on <= set(wanted.replicas):
         return None
@@ -163,7 +164,7 @@ def _too_few_left(partition: PartitionRecord, wanted: Assignment, min_isr: int) 
 def list_reassignments(
     image: MetadataImage, request: ListPartitionReassignmentsRequest
 ) -> Decision[ListPartitionReassignmentsResponse]:
-    """The moves under way; each partition once."""
+    """Return the moves in progress; each partition once."""
     moving = _all_partitions(image) if request.all_partitions else _named(image, request.partitions)
     return Decision(
         (),

@@ -1,4 +1,4 @@
-"""Elections that are due because of time alone, or of a new controller.
+"""Elections that are due because of elapsed time or a new controller.
 
 Source: ``ReplicationControlManager.maybeBalancePartitionLeaders``; the percentage per broker is that of
 ``leader.imbalance.per.broker.percentage``.
@@ -20,10 +20,10 @@ ELECTIONS_PER_PASS_MAX: Final = 1_000
 
 
 def preferred_elections(image: MetadataImage, configs: ConfigView, percentage: int) -> list[MetadataRecord]:
-    """Give partitions back to their preferred leaders, of brokers that lead too few of those that prefer them.
+    """Return leadership to preferred leaders that lead too few of their partitions.
 
-    A broker is out of balance when more than ``percentage`` per cent of the partitions whose first replica
-    it holds are led by another. At most :data:`ELECTIONS_PER_PASS_MAX` at a time.
+    A broker is out of balance if others lead more than ``percentage`` per cent of the partitions for which it holds the
+    first replica. At most :data:`ELECTIONS_PER_PASS_MAX` at a time.
     """
     updates = PartitionUpdates(image, configs)
     made: list[MetadataRecord] = []
@@ -59,5 +59,5 @@ def leaderless_elections(image: MetadataImage, configs: ConfigView) -> list[Meta
 
 
 def unpublished_topics(image: MetadataImage) -> list[MetadataRecord]:
-    """Clear away the partitions of topics whose creation a former controller did not finish."""
+    """Remove the partitions of topics whose creation a previous controller did not finish."""
     return [RemoveTopicRecord(topic_id) for topic_id in sorted(image.unpublished)]

@@ -1,4 +1,4 @@
-"""How a request is refused as a whole, in the answer that its type has: by items where errors are per item."""
+"""Refuses a request as a whole, in its own response type: per item if errors are per item."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ ControllerRequest = (
 
 
 def refuse(request: ControllerRequest, error: ErrorCode, text: str) -> Any:
-    """Return the response of ``request``'s type that says ``error`` for all of it."""
+    """Return the response of ``request``'s type with ``error`` for all of it."""
     match request:
         case RegisterBrokerRequest():
             return RegisterBrokerResponse(error, error_message=text)

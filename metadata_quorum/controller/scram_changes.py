@@ -37,7 +37,7 @@ Change = ScramDeletion | ScramUpsertion
 def alter_users(
     image: MetadataImage, request: AlterUserScramCredentialsRequest, make_secret: Callable[[], bytes]
 ) -> Decision[AlterUserScramCredentialsResponse]:
-    """Each user is judged alone. ``make_secret``: random bytes, wanted with the first user."""
+    """Change or refuse each user individually. ``make_secret``: returns random bytes, called with the first user."""
     changes: tuple[Change, ...] = (*request.deletions, *request.upsertions)
     if len(changes) > CHANGES_MAX:
         text = f"expected at most {CHANGES_MAX} users in one request, found {len(changes)}"
@@ -52,7 +52,7 @@ def alter_users(
 
 
 def first_users(users: Sequence[ScramUpsertion], make_secret: Callable[[], bytes]) -> list[MetadataRecord]:
-    """The records of the users that a new cluster begins with. Raises :class:`ConfigError`."""
+    """Return the records of a new cluster's first users. Raises :class:`ConfigError`."""
     for user in users:
         if (fault := _fault(MetadataImage(), user)) is not None:
             raise ConfigError(f"user {user.user!r}: {fault.message}")

@@ -1,4 +1,4 @@
-"""Delegation tokens: made, renewed, expired and swept away. Pure.
+"""Creates, renews, expires and removes delegation tokens. Pure.
 
 Source: Kafka's ``DelegationTokenControlManager`` (KIP-48, KIP-373).
 """
@@ -30,18 +30,18 @@ from tidelog.security.delegation_tokens import TokensByHmac, is_expired, may_ren
 from tidelog.security.principal import USER, Principal
 
 TOKENS_MAX: Final = 10_000
-"""Most tokens of a cluster. Each costs some microseconds of the first renewal at a new active controller."""
+"""Most tokens in a cluster. Each adds some microseconds to the first renewal at a new active controller."""
 RENEWERS_MAX: Final = 100
 PRINCIPAL_BYTES_MAX: Final = 1_024
 REMOVALS_MAX: Final = 1_000
-"""Most tokens that one search removes (``MAX_RECORDS_PER_EXPIRATION``); the next one goes on."""
+"""Most tokens that one pass removes (``MAX_RECORDS_PER_EXPIRATION``); the next pass continues."""
 
 DISABLED: Final = "expected delegation.token.secret.key on every node, found none: there are no delegation tokens"
 _NONE: Final = ErrorCode.NONE
 
 
 class TokenChanges:
-    """See the module. Times are milliseconds since 1970. ``rng`` makes ids."""
+    """See the module. Times are milliseconds since 1970. ``rng`` draws ids."""
 
     def __init__(self, config: NodeConfig, rng: random.Random) -> None:
         self._key = config.delegation_token_secret_key
@@ -111,7 +111,7 @@ class TokenChanges:
         return Decision((record,), ExpireDelegationTokenResponse(_NONE, until_ms, token_id))
 
     def sweep(self, image: MetadataImage, now_ms: int) -> list[RemoveDelegationTokenRecord]:
-        """Remove expired tokens, also where there is no key any more."""
+        """Remove expired tokens, even without a key."""
         gone = sorted(found.token_id for found in image.delegation_tokens.values() if is_expired(found, now_ms))
         return [RemoveDelegationTokenRecord(token_id) for token_id in gone[:REMOVALS_MAX]]
 
@@ -145,7 +145,7 @@ class TokenChanges:
 
 
 def described(record: DelegationTokenRecord, key: str) -> DescribedDelegationToken:
-    """A token as its owner and its renewers may see it."""
+    """Return a token as its owner and its renewers may see it."""
     return DescribedDelegationToken(
         record.token_id,
         record.owner,
@@ -172,7 +172,8 @@ def _if_of(found: DelegationTokenRecord, requester: str) -> DelegationTokenRecor
 
 
 def _principal_fault(written: str) -> Refusal | None:
-    """Only users log in. Kafka takes any kind of owner, and lets the token's holder in as the user of that name."""
+    """Refuse other principals than users, because only users log in. Kafka accepts any kind of owner, and authenticates
+    the token's holder as the user of that name."""
     if len(written.encode()) > PRINCIPAL_BYTES_MAX:
         return Refusal(ErrorCode.INVALID_REQUEST, f"expected a principal of at most {PRINCIPAL_BYTES_MAX} bytes")
     try:

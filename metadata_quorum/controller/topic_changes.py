@@ -1,4 +1,4 @@
-"""Topics: created, deleted, grown. Source: Kafka's ``ReplicationControlManager``."""
+"""Creates, deletes and grows topics. Source: Kafka's ``ReplicationControlManager``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TopicChanges:
     # --- Creating ---
 
     def create(self, image: MetadataImage, request: CreateTopicsRequest, now_ms: int) -> Decision[CreateTopicsResponse]:
-        """Create or refuse each topic by itself."""
+        """Create or refuse each topic individually."""
         records: list[MetadataRecord] = []
         results: list[CreatedTopic] = []
         counted: dict[str, int] = {}
@@ -98,7 +98,7 @@ class TopicChanges:
         settings = self._checked_settings(image, topic, replication_factor)
         _check_quota(permits, len(replicas))
         topic_id = self._id_of(image, topic)
-        # The partitions first and the topic last: the topic appears whole, however many entries this takes.
+        # The partitions come first and the topic last: the topic appears complete, however many entries this takes.
         records: list[MetadataRecord] = [
             _new_partition(image, topic_id, number, nodes) for number, nodes in enumerate(replicas)
         ]
@@ -170,7 +170,7 @@ class TopicChanges:
     # --- Deleting ---
 
     def delete(self, image: MetadataImage, request: DeleteTopicsRequest, now_ms: int) -> Decision[DeleteTopicsResponse]:
-        """Delete or refuse each topic by itself."""
+        """Delete or refuse each topic individually."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
         named = [found.topic_id for name in request.names if (found := image.topic(name)) is not None]
@@ -206,7 +206,7 @@ class TopicChanges:
     def grow(
         self, image: MetadataImage, request: CreatePartitionsRequest, now_ms: int
     ) -> Decision[CreatePartitionsResponse]:
-        """Grow or refuse each topic by itself."""
+        """Grow or refuse each topic individually."""
         records: list[MetadataRecord] = []
         results: list[TopicResult] = []
         asked = Counter(growth.name for growth in request.topics)
@@ -270,7 +270,7 @@ class TopicChanges:
 
 
 class _Budget:
-    """How many partitions a request, and the cluster, may still take."""
+    """How many more partitions a request, and the cluster, may get."""
 
     def __init__(self, present: int, cluster_max: int) -> None:
         self._present = present
@@ -297,7 +297,7 @@ class _Budget:
 
 
 def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
-    """The brokers that new replicas may stand on."""
+    """Return the brokers that may hold new replicas."""
     return [
         UsableBroker(node_id, found.rack, not found.active)
         for node_id, found in image.brokers.items()
@@ -312,7 +312,7 @@ def settings_fault(
     settings: dict[str, str],
     replication_factor: int,
 ) -> str | None:
-    """Say what is wrong with the settings of a topic, judged over those it inherits, or ``None``."""
+    """Say what is wrong with a topic's settings, combined with the inherited ones, or return ``None``."""
     try:
         parsed = TopicConfig.parse(settings, configs.inherited(image))
     except ConfigError as error:
@@ -392,7 +392,7 @@ def _bad_assignment(text: str) -> _Refused:
 
 
 def _new_partition(image: MetadataImage, topic_id: TopicId, number: int, nodes: tuple[NodeId, ...]) -> PartitionRecord:
-    """A new partition: its live replicas are the ISR, the first of them leads."""
+    """Return a new partition: its live replicas are the ISR, and the first of them leads."""
     isr = tuple(node for node in nodes if image.is_active(node))
     assert isr, f"a new partition without a live replica: {nodes}"
     return PartitionRecord(

@@ -1,23 +1,23 @@
-"""Finds a leader for partitions whose every safe candidate stopped uncleanly: by asking for their logs.
+"""Finds leaders for partitions if all safe candidates stopped uncleanly, by comparing their logs.
 
-Source: the unclean recovery that KIP-966 describes (Kafka elects the last leader instead, whatever it lost).
-Every replica of such a partition reports its last epoch and its log's end, again and again until there is a
-leader. Reports live in the active controller's memory only.
+Source: the unclean recovery of KIP-966 (Kafka elects the last leader instead, whatever it lost). Every replica of such
+a partition reports its last epoch and its log's end repeatedly until there is a leader. Reports are kept only in the
+active controller's memory.
 
 =====================================================  ================================================
 every member of the last known ELR has reported        the replica with the greatest (last epoch, end)
-                                                       leads, once it is live as the process that
-                                                       reported; ISR = it alone; recovery
-the same, that replica is not live                     it is waited for
+                                                       leads, once the process that reported is live;
+                                                       ISR = only it; recovery
+the same, that replica is not live                     the election waits for it
 ``unclean.recovery.timeout.ms`` have passed            as if the others did not exist, if a live member
                                                        has reported
 =====================================================  ================================================
 
-Each member once had everything committed, and can have lost only a tail. One that lost nothing still has all of it, and
-so has every greater log: one of the same last epoch goes on where the other ends, and one of a later epoch descends
-from a leader that had everything committed before. So reports of replicas that are not members do no harm either. A
-loser's report stays true while the partition has no leader, since its log cannot grow; the winner must still hold what
-it reported.
+Each member once had everything committed, and can have lost only a tail. A member that lost nothing still has all of
+it, and so has every greater log: one with the same last epoch continues where the other ends, and one with a later
+epoch descends from a leader that had everything committed before. So reports of replicas that are not members are
+harmless too. A loser's report stays true while the partition has no leader, since its log cannot grow; the winner must
+still hold the log that it reported.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Report(NamedTuple):
 
 @dataclass(slots=True)
 class _Search:
-    """One partition that has no leader, under one leader epoch."""
+    """One leaderless partition, under one leader epoch."""
 
     leader_epoch: LeaderEpoch
     since_ms: int
@@ -51,7 +51,7 @@ class _Search:
 
 
 class UncleanRecovery:
-    """The log ends reported to the active controller. Bounded by the replicas of partitions that ask for them."""
+    """The log ends reported to the active controller. Bounded by the replicas of the partitions that ask for them."""
 
     def __init__(self, configs: ConfigView, timeout_ms: int) -> None:
         self._configs = configs
@@ -59,14 +59,14 @@ class UncleanRecovery:
         self._searches: dict[TopicIdPartition, _Search] = {}
 
     def reset(self) -> None:
-        """Forget everything: another controller is active, or this one is anew."""
+        """Forget everything, because another controller is active, or this one is active again."""
         self._searches = {}
 
     def report(
         self, image: MetadataImage, request: ReportLogEndsRequest, now_ms: int
     ) -> Decision[ReportLogEndsResponse]:
-        """Take a broker's reports, and elect if they were the last ones missing. Ignores reports about an older leader
-        epoch, or a partition that does not ask."""
+        """Note a broker's reports, and elect if they complete the set. Ignores reports about an older leader epoch, or
+        a partition that does not ask."""
         stale = stale_epoch(image, request.node_id, request.broker_epoch)
         if stale is not None:
             return Decision((), ReportLogEndsResponse(stale.code))
@@ -87,7 +87,7 @@ class UncleanRecovery:
         return Decision(tuple(changes.values()), ReportLogEndsResponse(ErrorCode.NONE))
 
     def elect(self, image: MetadataImage, now_ms: int) -> list[MetadataRecord]:
-        """Elect where only time was missing; call this about once a second."""
+        """Elect if only time was missing; call this about once a second."""
         updates = PartitionUpdates(image, self._configs)
         searches: dict[TopicIdPartition, _Search] = {}
         changes: list[MetadataRecord] = []

@@ -1,6 +1,6 @@
-"""How the metadata image changes, and what a change tells the parts that must act on it.
+"""Changes of the metadata image, and their description for the parts that must act on them.
 
-The transition table stands in :mod:`tidelog.metadata_quorum.image.image`.
+The transition table is in :mod:`tidelog.metadata_quorum.image.image`.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ _EMPTY: Final[Map[Any, Any]] = Map()
 
 
 class BrokenMetadata(AssertionError):
-    """A record that does not fit the image it is applied to: a bug, or a log of another cluster."""
+    """A record that does not fit its image: a bug, or another cluster's log."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataDelta:
     """The changes between two images; the work is proportional to the change.
 
-    ``topics_deleted`` holds the topics as they were. The partitions of a created topic are among
-    ``partitions``, those of a deleted one are not. ``acls`` are the ids of entries. ``loaded`` says that the new
-    image came from a snapshot; the rest is complete then too.
+    ``topics_deleted`` holds the topics as they were. ``partitions`` includes those of created topics, but not those of
+    deleted ones. ``acls`` are the ids of entries. ``loaded``: the new image came from a snapshot; the other fields are
+    complete then too.
     """
 
     brokers: frozenset[NodeId] = frozenset()
@@ -84,7 +84,7 @@ class MetadataDelta:
 def apply_records(
     image: MetadataImage, records: Iterable[MetadataRecord], offset: Offset, epoch: ControllerEpoch
 ) -> tuple[MetadataImage, MetadataDelta]:
-    """Return the image after one more entry of the log, and what it changed. Raises :class:`BrokenMetadata`."""
+    """Return the image after one more log entry, and what it changed. Raises :class:`BrokenMetadata`."""
     change = _ImageChange(image, offset)
     for record in records:
         change.apply(record)
@@ -92,7 +92,7 @@ def apply_records(
 
 
 def difference(old: MetadataImage, new: MetadataImage) -> MetadataDelta:
-    """Compare two images, of which the new one came from a snapshot. O(size of both)."""
+    """Compare two images after the new one was loaded from a snapshot. O(size of both)."""
     changed = {
         TopicIdPartition(topic_id, number)
         for topic_id, topic in new.topics.items()
@@ -144,7 +144,7 @@ class _Mutated:
             del self._opened()[key]
 
     def drop_member(self, key: Any) -> None:
-        """Remove a key whose value may be ``None``: from a map that stands for a set."""
+        """Remove a key that may have the value ``None``: from a map that represents a set."""
         opened = self._opened()
         if key in opened:
             del opened[key]
@@ -169,7 +169,7 @@ class _TopicDraft:
 
 
 class _ImageChange:
-    """One entry's change under way."""
+    """One entry's change in progress."""
 
     def __init__(self, base: MetadataImage, offset: Offset) -> None:
         self._base = base
@@ -411,7 +411,7 @@ class _ImageChange:
         self._index(TopicIdPartition(record.topic_id, record.partition), before, after)
 
     def _index(self, at: TopicIdPartition, before: PartitionRecord | None, after: PartitionRecord | None) -> None:
-        """Keep the indexes in step with one partition of a published topic."""
+        """Update the indexes for one partition of a published topic."""
         self._partitions_changed.add(at)
         old = () if before is None else before.replicas
         new = () if after is None else after.replicas
@@ -464,7 +464,7 @@ class _ImageChange:
 
 
 def merged(partition: PartitionRecord, change: PartitionChangeRecord) -> PartitionRecord:
-    """Return a partition after a change to it (``PartitionRegistration.merge``)."""
+    """Return a partition with a change applied (``PartitionRegistration.merge``)."""
     return PartitionRecord(
         topic_id=partition.topic_id,
         partition=partition.partition,

@@ -1,8 +1,8 @@
-"""Which settings hold for a topic, as the controller sees it.
+"""The settings in force for a topic, as the controller sees them.
 
-Layers, the first that has the setting wins: the topic's own, the dynamic default of all brokers, the
-controller's file, the built-in default. Source: KIP-226, ``ConfigurationControlManager.getTopicConfig``.
-(A broker's own dynamic settings count on that broker only.)
+Layers; the first one with the setting wins: the topic's own, the dynamic default of all brokers, the controller's file,
+the built-in default. Source: KIP-226, ``ConfigurationControlManager.getTopicConfig``. (A broker's own dynamic settings
+count on that broker only.)
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ _TOPIC_SETTING_OF: Final[dict[str, str]] = {broker: topic for topic, broker in B
 
 
 class ConfigView:
-    """The settings in force, by the controller's file and the dynamic settings of an image."""
+    """The settings in force, by the controller's file and an image's dynamic settings."""
 
     def __init__(self, static: NodeConfig) -> None:
         self._topic_defaults = static.topic_defaults()
         self.of_groups: Final[GroupSettings] = static
-        """The controller's own settings of groups, whose bounds count for what a group sets for itself."""
+        """The controller's own group settings; their bounds limit a group's own settings."""
 
     def inherited(self, image: MetadataImage) -> TopicConfig:
-        """The settings of a topic that has none of its own."""
+        """Return the settings of a topic without its own."""
         return TopicConfig.layered(_as_topic_settings(image.config(BROKER, "")), self._topic_defaults)
 
     def min_isr(self, image: MetadataImage, topic: TopicImage) -> int:
-        """The ``min.insync.replicas`` that is set for a topic; what counts for one of its partitions is
-        :func:`tidelog.model.replica_counts.effective_min_isr`."""
+        """Return the configured ``min.insync.replicas`` of a topic;
+        :func:`tidelog.model.replica_counts.effective_min_isr` gives a partition's effective one."""
         value = self._value(image, topic.name, MIN_ISR)
         return self._topic_defaults.min_insync_replicas if value is None else int(value)
 
     def unclean_election(self, image: MetadataImage, topic: str) -> bool:
-        """Whether a topic prefers an unsafe leader to none."""
+        """Return whether a topic prefers an unsafe leader to none."""
         value = self._value(image, topic, UNCLEAN_ELECTION)
         if value is None:
             return self._topic_defaults.unclean_leader_election_enable

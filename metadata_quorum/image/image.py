@@ -1,8 +1,8 @@
-"""The metadata image: everything the metadata log has said so far, as one immutable value.
+"""The metadata image: the state of the metadata log so far, as one immutable value.
 
-Each change makes a new image that shares all it did not touch with the old one (persistent maps of
-``immutables``), so it costs O(records · log n) whatever the size of the cluster, and a reader keeps a
-consistent picture for as long as it holds one. Source: Kafka's ``MetadataImage`` and ``MetadataDelta``.
+Each change creates a new image that shares all unchanged parts with the old one (persistent maps of ``immutables``), so
+it costs O(records · log n) whatever the size of the cluster, and a reader keeps a consistent view for as long as it
+holds an image. Source: Kafka's ``MetadataImage`` and ``MetadataDelta``.
 
 Transition table (record → effect; anything else is untouched):
 
@@ -22,8 +22,8 @@ DelegationTokenRecord                 the token of this id is added or replaced
 others                                the value of that name is set or removed
 ====================================  ==================================================================
 
-That partitions may come before their topic lets a topic of any size appear atomically though its
-records fill several entries of the log.
+Partitions may come before their topic, so that a topic of any size appears atomically even if its records fill several
+log entries.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ BROKER: Final = "broker"
 CLIENT_METRICS: Final = "client metrics"
 GROUP: Final = "group"
 UNKNOWN_POSITION: Final = Offset(2**62)
-"""The offset of an entry that is appended but not committed yet: later than every known one."""
+"""The offset of an entry that is appended but not committed: later than every known one."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """A registered broker. ``registered_at`` is the offset of its registration; after a snapshot, that of
-    the snapshot, which is not earlier."""
+    """A registered broker. ``registered_at`` is the offset of its registration; after a snapshot, the snapshot's
+    offset, which is not earlier."""
 
     record: RegisterBrokerRecord
     registered_at: Offset = field(compare=False)
@@ -98,17 +98,17 @@ class BrokerRegistration:
 
     @property
     def log_dirs(self) -> tuple[DirectoryId, ...]:
-        """The directories that work."""
+        """The working directories."""
         return self.record.log_dirs
 
     @property
     def active(self) -> bool:
-        """Whether it may lead and be in an ISR (``ClusterControlManager.isActive``). A broker whose last directory
-        failed may not, even before it has stopped."""
+        """Whether it may lead and be in an ISR (``ClusterControlManager.isActive``). A broker without working
+        directories may not, even before it has stopped."""
         return not self.record.fenced and not self.record.in_controlled_shutdown and bool(self.record.log_dirs)
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """Its address at the listener of this name."""
+        """Return its address at the named listener."""
         return next((found for found in self.record.listeners if found.listener == listener), None)
 
 
@@ -122,33 +122,33 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        """That of partition 0, as in Kafka; while its replicas are moved, the one that it will have."""
+        """The replication factor of partition 0, as in Kafka; during a move, the one after it."""
         return len(self.partitions[0].replicas) - len(self.partitions[0].removing_replicas)
 
     def in_order(self) -> Iterator[PartitionRecord]:
-        """Every partition by its number."""
+        """Yield every partition by number."""
         return (self.partitions[number] for number in sorted(self.partitions))
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataImage:
-    """All metadata as of ``offset``, the offset of the last entry applied (-1: none), decided under
-    ``epoch``. Look things up through the methods; the maps are for callers that need all of a kind. The
-    maps' order differs from process to process: sort where order shows."""
+    """All metadata as of ``offset``, the offset of the last applied entry (-1: none), decided under ``epoch``. Look
+    things up through the methods; the maps are for callers that need all items of a kind. The maps' order differs
+    between processes: sort if the order is visible."""
 
     offset: Offset = Offset(-1)
     epoch: ControllerEpoch = ControllerEpoch(0)
     brokers: Map[NodeId, BrokerRegistration] = Map()  # noqa: RUF009 - immutable
     broker_epoch_highest: BrokerEpoch = BrokerEpoch(0)
-    """The highest broker epoch ever given."""
+    """The highest broker epoch ever assigned."""
     topics: Map[TopicId, TopicImage] = Map()  # noqa: RUF009 - immutable
     topic_ids: Map[str, TopicId] = Map()  # noqa: RUF009 - immutable
     collision_names: Map[str, str] = Map()  # noqa: RUF009 - immutable
     """Topics with ``.`` or ``_`` in their names, by :func:`tidelog.model.names.collision_key`."""
     unpublished: Map[TopicId, Map[int, PartitionRecord]] = Map()  # noqa: RUF009 - immutable
-    """Partitions whose TopicRecord has not come yet."""
+    """Partitions whose TopicRecord has not arrived yet."""
     replicas: Map[NodeId, Map[TopicIdPartition, None]] = Map()  # noqa: RUF009 - immutable
-    """The partitions that a broker has a replica of."""
+    """The partitions with a replica on a broker."""
     leaderless: Map[TopicIdPartition, None] = Map()  # noqa: RUF009 - immutable
     partition_count: int = 0
     configs: Map[ConfigResource, Map[str, str]] = Map()  # noqa: RUF009 - immutable
@@ -157,7 +157,7 @@ class MetadataImage:
     level_used: int = FIRST_LEVEL
     """The highest ``metadata.version`` that a record of the log has needed."""
     controllers: Map[NodeId, RegisterControllerRecord] = Map()  # noqa: RUF009 - immutable
-    """The features that controllers registered, by controller; those that registered none are missing."""
+    """Registered features, by controller; controllers that registered none are missing."""
     acls: Map[bytes, AccessControlEntryRecord] = Map()  # noqa: RUF009 - immutable
     quotas: Map[tuple[QuotaEntity, ...], Map[str, float]] = Map()  # noqa: RUF009 - immutable
     users: Map[tuple[str, int], UserScramCredentialRecord] = Map()  # noqa: RUF009 - immutable
@@ -171,12 +171,12 @@ class MetadataImage:
         return self.brokers.get(node_id)
 
     def is_active(self, node_id: NodeId) -> bool:
-        """Whether a broker is registered, unfenced, not shutting down, and has a directory that works."""
+        """Return whether a broker is registered, unfenced, not shutting down, and has a working directory."""
         found = self.brokers.get(node_id)
         return found is not None and found.active
 
     def is_cordoned(self, node_id: NodeId) -> bool:
-        """Whether a broker gets no new replicas (KIP-1066)."""
+        """Return whether a broker gets no new replicas (KIP-1066)."""
         return self.config(BROKER, str(node_id)).get(CORDONED) == EVERY_DIRECTORY
 
     def topic(self, name: str) -> TopicImage | None:
@@ -188,33 +188,33 @@ class MetadataImage:
         return None if found is None else found.partitions.get(partition)
 
     def partitions_of(self, node_id: NodeId) -> list[TopicIdPartition]:
-        """The partitions that a broker has a replica of, in a fixed order."""
+        """Return the partitions with a replica on a broker, in a fixed order."""
         return sorted(self.replicas.get(node_id, _NO_PARTITIONS))
 
     def leads_any(self, node_id: NodeId) -> bool:
-        """Whether a broker leads a partition."""
+        """Return whether a broker leads a partition."""
         return any(
             self.topics[at.topic_id].partitions[at.partition].leader == node_id
             for at in self.replicas.get(node_id, _NO_PARTITIONS)
         )
 
     def config(self, resource_type: str, name: str) -> Map[str, str]:
-        """The settings that a topic or broker (``""``: all brokers) has itself."""
+        """Return the own settings of a topic or broker (``""``: all brokers)."""
         return self.configs.get(ConfigResource(resource_type, name), _NO_CONFIG)
 
     def quota(self, entity: tuple[QuotaEntity, ...]) -> Map[str, float]:
-        """The quotas that are set for exactly this entity."""
+        """Return the quotas set for exactly this entity."""
         return self.quotas.get(entity, _NO_QUOTA)
 
     def has_online_directory(self, node_id: NodeId, partition: PartitionRecord) -> bool:
-        """Whether the replica of ``partition`` on a registered broker stands on a directory that works, or
-        on one not known yet (``DirectoryId.isOnline``)."""
+        """Return whether a registered broker's replica of ``partition`` is on a working directory, or on an unknown one
+        (``DirectoryId.isOnline``)."""
         directory = directory_of(partition, node_id)
         found = self.brokers.get(node_id)
         return found is not None and (directory == UNASSIGNED_DIRECTORY or directory in found.log_dirs)
 
     def at(self, offset: Offset, epoch: ControllerEpoch) -> MetadataImage:
-        """The same content as of another position."""
+        """Return the same content at another position."""
         return dataclasses.replace(self, offset=offset, epoch=epoch)
 
 
@@ -224,7 +224,7 @@ _NO_QUOTA: Final[Map[str, float]] = Map()
 
 
 def directory_of(partition: PartitionRecord, node_id: NodeId) -> DirectoryId:
-    """The directory that holds a broker's replica; the unassigned one for a broker without a replica."""
+    """Return the directory that holds a broker's replica; the unassigned one for a broker without a replica."""
     for replica, directory in zip(partition.replicas, partition.directories, strict=True):
         if replica == node_id:
             return directory

@@ -1,6 +1,6 @@
-"""Which quota bounds a client, and with whom it shares that. Pure.
+"""Finds the quota that limits a client, and who shares it. Pure.
 
-Source: Kafka's ``ClientQuotaManager.DefaultQuotaCallback``. The first of these that is set bounds the client:
+Source: Kafka's ``ClientQuotaManager.DefaultQuotaCallback``. The first of these that is set applies:
 
 ====================================  ===========================================
 quota for                             is shared by
@@ -15,7 +15,7 @@ the client id                         connections of this client id
 the default client id                 connections of this client id
 ====================================  ===========================================
 
-A client without a client id is bounded by quotas for its user, and for the default user, alone.
+For a client without a client id, only the quotas for its user and the default user apply.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Quotas = Mapping[tuple[QuotaEntity, ...], Mapping[str, float]]
 
 
 class Bound(NamedTuple):
-    """``user`` and ``client_id``: who shares it; "" for every one. These are the tags of Kafka's metrics."""
+    """``user`` and ``client_id``: who shares it; "" for everyone. These are the tags of Kafka's metrics."""
 
     limit: float
     user: str
@@ -39,7 +39,7 @@ class Bound(NamedTuple):
 
 
 def bound_of(quotas: Quotas, key: str, user: str, client_id: str) -> Bound | None:
-    """The quota for ``key`` of a client; ``None`` if it has none."""
+    """Return a client's quota for ``key``; ``None`` if it has none."""
     this_user, any_user = QuotaEntity(USER, user), QuotaEntity(USER, None)
     this_client, any_client = QuotaEntity(CLIENT_ID, client_id), QuotaEntity(CLIENT_ID, None)
     both, users, clients = (user, client_id), (user, ""), ("", client_id)
@@ -64,7 +64,7 @@ def bound_of(quotas: Quotas, key: str, user: str, client_id: str) -> Bound | Non
 
 
 def connection_rate_of(quotas: Quotas, address: str) -> float | None:
-    """New connections a second from an address; ``None`` if there is no bound."""
+    """Return the limit of new connections per second from an address; ``None`` if there is none."""
     for name in (address, None):
         values = quotas.get((QuotaEntity(IP, name),))
         limit = None if values is None else values.get(CONNECTION_CREATION_RATE)

@@ -37,18 +37,18 @@ _VERSION: Final = 1
 
 
 class BadSnapshot(ValueError):
-    """Bytes that are no snapshot, or a damaged one; the text says what was expected and found."""
+    """Bytes that are not a snapshot, or a damaged one; the text says what was expected and found."""
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """The records that make ``image`` from an empty one, in a fixed order."""
+    """Yield the records that build ``image`` from an empty one, in a fixed order."""
     for feature in sorted(image.features):
         used = image.level_used if feature == METADATA_VERSION else 0
         yield FeatureLevelRecord(feature, image.features[feature], used)
     if image.next_producer_id:
         yield ProducerIdsRecord(NO_NODE, image.broker_epoch_highest, image.next_producer_id)
     if image.broker_epoch_highest:
-        # It holds the counter up where the registration that reached it is gone.
+        # This preserves the counter if the registration that reached it is gone.
         yield UnregisterBrokerRecord(NO_NODE, image.broker_epoch_highest)
     for node_id in sorted(image.brokers):
         yield image.brokers[node_id].record
@@ -81,12 +81,12 @@ def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
 
 
 def image_from_records(records: Iterable[MetadataRecord], offset: Offset, epoch: ControllerEpoch) -> MetadataImage:
-    """The image that these records make from an empty one."""
+    """Return the image that these records build from an empty one."""
     return apply_records(MetadataImage(), records, offset, epoch)[0]
 
 
 def snapshot_chunks(image: MetadataImage) -> Iterator[bytes]:
-    """The snapshot in pieces, so that a caller on an event loop can pause between them."""
+    """Yield the snapshot in pieces, so that a caller on an event loop can pause between them."""
     head = _HEAD.pack(_MAGIC, _VERSION, image.offset + 1, image.epoch)
     checksum = crc32c(head)
     yield head

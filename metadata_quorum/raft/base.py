@@ -1,9 +1,9 @@
-"""pysyncobj's Raft engine, pinned, in a private copy of its module, cut off from everything that it must not use.
+"""pysyncobj's Raft engine, pinned, in a private copy of its module, isolated from everything that it must not use.
 
-The hardening in :mod:`tidelog.metadata_quorum.raft.engine` overrides private methods, so the version is
-exact. The module is loaded once more under a name of our own and its globals are replaced there: time is
-the step's, the journal and the snapshot sender are ours, and pickle, sockets, forks, threads' sleeps, DNS
-and files of its own raise if they are ever reached. A user's own pysyncobj in the same process is untouched.
+The hardening in :mod:`tidelog.metadata_quorum.raft.engine` overrides private methods, so the version is exact. The
+module is loaded again under a private name and its globals are replaced there: time is the step's, the journal and the
+snapshot sender are ours, and pickle, sockets, forks, thread sleeps, DNS and its own files raise if they are ever
+reached. A user's own pysyncobj in the same process is unaffected.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _step = threading.local()
 
 
 class _CutOff:
-    """Stands for a module or function that the engine must never reach."""
+    """Replaces a module or function that the engine must never reach."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -63,19 +63,19 @@ class _CutOff:
 
 class _NoDns:
     def setTimeouts(self, *_timeouts: float) -> None:  # noqa: N802
-        """The engine sets them before anything; no name is ever resolved."""
+        """Do nothing: the engine sets timeouts first of all; no name is ever resolved."""
 
     def setPreferredAddrFamily(self, _family: object) -> None:  # noqa: N802
-        """See above."""
+        """Do nothing; see above."""
 
 
 class _NoPoller:
     def poll(self, _timeout: float) -> None:
-        """Waiting is the driver's business."""
+        """Do nothing: the driver does the waiting."""
 
 
 class Peer(Node):  # type: ignore[misc]  # pysyncobj is not typed
-    """A controller on one directory as pysyncobj knows it; there is one object for each, a key of many maps."""
+    """A controller with one directory as pysyncobj knows it; each has one object, the key of many maps."""
 
     def __init__(self, voter: Voter) -> None:
         super().__init__(voter.node_id)
@@ -89,7 +89,7 @@ class Peer(Node):  # type: ignore[misc]  # pysyncobj is not typed
 
 
 def set_step_time(now: float) -> None:
-    """Set the time, in seconds, that the engine run by this thread sees until it is set again."""
+    """Set the time, in seconds, that the engine sees in this thread until the next call."""
     _step.now = now
 
 
@@ -129,7 +129,7 @@ _Base: Final[Any] = _load_private_copy().SyncObj
 
 
 class PinnedSyncObj(_Base):  # type: ignore[misc]  # pysyncobj is not typed
-    """The engine's private state under names of our own; adds no behaviour."""
+    """The engine's private state under our own names; adds no behaviour."""
 
     _limits: QuorumLimits
     _SyncObj__raftState: int
@@ -146,9 +146,9 @@ class PinnedSyncObj(_Base):  # type: ignore[misc]  # pysyncobj is not typed
     _SyncObj__newAppendEntriesTime: float
     _SyncObj__connectedNodes: set[Peer]
     _SyncObj__otherNodes: set[Peer]
-    """The voters in force without this node: pysyncobj counts over these."""
+    """The voters in force without this node: pysyncobj counts their votes."""
     _SyncObj__readonlyNodes: set[Peer]
-    """Controllers that follow and do not vote: pysyncobj sends to these too."""
+    """Controllers that follow without a vote: pysyncobj sends to these too."""
     _SyncObj__leaderCommitIndex: int | None
     _SyncObj__noopIDx: int | None
     _SyncObj__needLoadDumpFile: bool
@@ -184,7 +184,7 @@ class PinnedSyncObj(_Base):  # type: ignore[misc]  # pysyncobj is not typed
         count: int | None = None,
         maxSizeBytes: int | None = None,  # noqa: N803
     ) -> list[JournalEntry]:
-        """Return entries without copying the rest of the log, which the original does for each batch."""
+        """Return entries without copying the rest of the log; the original copies it for each batch."""
         if from_index is None:
             return []
         bytes_max = self._limits.batch_bytes if maxSizeBytes is not None else 1 << 62

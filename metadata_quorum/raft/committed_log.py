@@ -1,4 +1,4 @@
-"""The committed entries that brokers may still fetch one by one, in memory on the event loop."""
+"""The committed entries that brokers may still fetch individually, in memory on the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTRY_OVERHEAD: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CommittedEntry:
-    """``payload`` is ``b""`` for an entry without content for the metadata."""
+    """``payload`` is ``b""`` for an entry without metadata."""
 
     offset: Offset
     epoch: ControllerEpoch
@@ -24,13 +24,13 @@ class CommittedEntry:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotNeeded:
-    """The entries asked for are gone, or the asker's last epoch is not ours at that offset."""
+    """The requested entries are gone, or the broker's last epoch is not ours at that offset."""
 
 
 class CommittedLog:
     """A window of consecutive committed entries, ending at the commit offset.
 
-    Bounded by bytes and entries: the oldest leave first; a broker that needs them loads a snapshot instead.
+    Bounded by bytes and entries: the oldest go first; a broker that needs them loads a snapshot instead.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class CommittedLog:
         return Offset((self._entries[-1].offset if self._entries else self._before[0]) + 1)
 
     def restart(self, offset: Offset, epoch: ControllerEpoch) -> None:
-        """Forget all; the next entry follows ``offset``."""
+        """Drop all entries; the next entry follows ``offset``."""
         self._entries.clear()
         self._bytes = 0
         self._before = (offset, epoch)
@@ -67,8 +67,8 @@ class CommittedLog:
     ) -> tuple[CommittedEntry, ...] | SnapshotNeeded:
         """Return entries from an offset on, at least one if there is any, none at the end.
 
-        ``last_epoch`` is that of the entry before ``from_offset``; an asker without any entry says
-        offset 0 and any epoch.
+        ``last_epoch`` is that of the entry before ``from_offset``; a broker without entries passes offset 0 and any
+        epoch.
         """
         first = self._before[0] + 1
         if from_offset < first and not (from_offset <= 0 and first == 2):

@@ -1,8 +1,8 @@
-"""Runs the Raft engine: in a thread of its own in a node, on the event loop in the simulation.
+"""Runs the Raft engine: in its own thread in a node, on the event loop in the simulation.
 
-Both take inputs from the event loop and hand batches of effects back to it, in order. The thread sleeps
-until the engine's next deadline or the next input; there is no tick. Whatever arrived while it was in
-an fsync goes into the next step together.
+Both take inputs from the event loop and hand batches of effects back to it, in order. The thread sleeps until the
+engine's next deadline or the next input; there is no tick. All input that arrives during an fsync goes into the next
+step.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from tidelog.model.ids import NodeId
 from tidelog.proto.transport import raft_messages as rm
 
 HELD_UP_S: Final = 0.05
-"""An event loop that takes longer to answer was held up."""
+"""An event loop that takes longer to answer was delayed."""
 CATCH_UP_S: Final = 0.1
-"""Time that it then gets to deliver the others' messages."""
+"""The time that it then gets to deliver the others' messages."""
 
 Deliver = Callable[[list[ev.Effect]], None]
 """Called on the event loop with the effects of a step."""
 Fail = Callable[[BaseException], None]
-"""Called on the event loop, once, when the engine has failed; nothing is delivered afterwards."""
+"""Called on the event loop, once, after the engine has failed; nothing is delivered afterwards."""
 
 
 class EngineDriver(Protocol):
     """Runs one engine. All methods are called on the event loop."""
 
     async def start(self) -> None:
-        """Open the engine and run its first step. Raises what opening it raises."""
+        """Open the engine and run its first step. Raises the errors of opening it."""
 
     def submit(self, given: ev.EngineInput) -> None:
-        """Hand in an input. Ignored once the driver is stopping."""
+        """Pass in an input. Ignored once the driver is stopping."""
 
     @property
     def backlog(self) -> int:
-        """Frames of peers that no step has taken yet, except those that can wait."""
+        """Frames from peers that no step has processed yet, except those that can wait."""
 
     async def stop(self, *, clean: bool) -> None:
-        """End after the running step; when not ``clean``, as if killed: nothing more is written."""
+        """End after the running step; unless ``clean``, as if killed: nothing more is written."""
 
 
 def run_step(engine: RaftEngine, inputs: list[ev.EngineInput], now: float) -> Iterator[list[ev.Effect]]:
-    """Run all inputs as one or two steps: proposals last.
+    """Run all inputs in one or two steps: proposals last.
 
-    A commit that an acknowledgement in the same batch completes need not wait until new proposals are synced.
+    If an acknowledgement in the same batch completes a commit, that commit need not wait for the sync of new proposals.
     """
     proposals: list[ev.EngineInput] = [each for each in inputs if isinstance(each, ev.Propose)]
     if not proposals or len(proposals) == len(inputs):
@@ -64,9 +64,9 @@ def run_step(engine: RaftEngine, inputs: list[ev.EngineInput], now: float) -> It
 class QuietAnswers:
     """Answers to heartbeats that repeat the peer's last one. They can wait for the engine's next step.
 
-    They tell a leader only that the peer was there when they came. The leader checks that when it next sends
-    heartbeats, long before it would miss the peer. So we keep each peer's latest answer, with its time. Anything else
-    about a peer makes its next answer news again.
+    They tell a leader only that the peer was alive when they arrived. The leader checks that when it next sends
+    heartbeats, long before it would miss the peer. So we keep each peer's latest answer, with its time. Any other input
+    from or about a peer makes its next answer news again.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,8 @@ class QuietAnswers:
         self._kept: dict[NodeId, ev.Received] = {}
 
     def keep(self, given: ev.EngineInput, now: float) -> bool:
-        """Keep ``given``, which came ``now``, if it can wait; false if the engine must hear it at once."""
+        """Keep ``given``, which arrived at ``now``, if it can wait; return False if the engine must process it
+        immediately."""
         if isinstance(given, ev.Propose | ev.Compact | ev.Bind):
             return False
         before = self._last.pop(given.peer, None)
@@ -90,14 +91,14 @@ class QuietAnswers:
         return True
 
     def take(self) -> list[ev.EngineInput]:
-        """Hand out the kept answers, oldest peer first."""
+        """Return and clear the kept answers, oldest peer first."""
         kept: list[ev.EngineInput] = list(self._kept.values())
         self._kept.clear()
         return kept
 
 
 class InlineDriver:
-    """Steps on the event loop itself: deterministic under a virtual clock."""
+    """Runs steps on the event loop itself: deterministic under a virtual clock."""
 
     def __init__(self, open_engine: Callable[[float], RaftEngine], deliver: Deliver, fail: Fail) -> None:
         self._open_engine = open_engine
@@ -153,7 +154,7 @@ class InlineDriver:
             self._fail(error)
 
     def _advance(self, engine: RaftEngine) -> None:
-        """Take a step and arrange for the next one."""
+        """Run a step and schedule the next one."""
         loop = asyncio.get_running_loop()
         inputs = list(self._inputs)
         self._inputs.clear()
@@ -169,16 +170,16 @@ class InlineDriver:
 
 
 class ThreadDriver:
-    """Steps in a thread, so that a slow disk never holds up the event loop.
+    """Runs steps in a thread, so that a slow disk never blocks the event loop.
 
-    A thread can only wait in real time, so its clock is the machine's; the event loop's may stand
-    still (uvloop's does) while the loop sleeps.
+    A thread can only wait in real time, so it uses the machine's clock; the event loop's may stop (uvloop's does) while
+    the loop sleeps.
 
-    An answer to a heartbeat that says nothing new does not wake it (:class:`QuietAnswers`).
+    A heartbeat answer without news does not wake it (:class:`QuietAnswers`).
 
-    The others' messages come through the event loop. Before the engine takes their silence for trouble, the loop has to
-    answer a ping; if that took long, it gets time to deliver waiting messages. Otherwise a slow loop would cost the
-    node its leadership, or the others theirs.
+    The others' messages come through the event loop. Before the engine treats their silence as a failure, the loop must
+    answer a ping; if that took long, it gets time to deliver waiting messages. Otherwise a slow loop would cost this
+    node or another its leadership.
     """
 
     def __init__(self, name: str, open_engine: Callable[[float], RaftEngine], deliver: Deliver, fail: Fail) -> None:
@@ -192,7 +193,7 @@ class ThreadDriver:
         self._received = 0
         self._quiet = QuietAnswers()
         self._listening = False
-        """Whether the engine waits to hear from anybody: then every input wakes it."""
+        """Whether the engine waits to hear from any peer: then every input wakes it."""
         self._ending: bool | None = None
         """``None`` while running, then whether to close cleanly."""
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -295,7 +296,7 @@ class ThreadDriver:
         self._listening = False
 
     def _answer_ping(self, number: int) -> None:
-        """On the event loop."""
+        """Answer a ping, on the event loop."""
         with self._condition:
             self._answered = number
             self._condition.notify()
@@ -304,7 +305,7 @@ class ThreadDriver:
         try:
             self._loop.call_soon_threadsafe(action, *arguments)
         except RuntimeError:
-            self._ending = False  # the loop is closed: nobody is left to talk to
+            self._ending = False  # the loop is closed: there is no one left to notify
 
 
 def _finish_future(future: asyncio.Future[None]) -> None:

@@ -3,12 +3,12 @@
     follower  -- heard no leader for an election timeout, or a stream with it broke --> asks for pre-votes
     follower  -- a majority would vote for it ---------------------------------------> candidate (pysyncobj)
     candidate -- a majority voted for it --------------------------------------------> leader (pysyncobj)
-    candidate -- nobody won in time -------------------------------------------------> asks for pre-votes again
+    candidate -- no one won in time -------------------------------------------------> asks for pre-votes again
     leader    -- no majority answered for ``majority_lost_s`` -----------------------> follower (pysyncobj)
     any       -- a higher term, in anything but a pre-vote request ------------------> follower of that term
 
-A pre-vote changes nothing where it is asked or answered, so a voter that cannot win never disturbs
-one that leads. A voter that has reason to think that a leader is at work refuses it, like a vote.
+A pre-vote changes no state on either side, so a voter that cannot win never disturbs a leader. A voter that has reason
+to believe in a working leader refuses it, like a vote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.model.voter_set import Voter
 from tidelog.proto.transport import raft_messages as rm
 
 _QUICK_RETRIES: Final = 8
-"""This many elections without a winner are repeated soon; later ones at the pace of election timeouts."""
+"""The first elections without a winner, this many, are repeated soon; later ones after election timeouts."""
 
 
 class RaftElection(RaftSending):
@@ -38,7 +38,7 @@ class RaftElection(RaftSending):
         self._pre_vote_won = False
         self._votes: tuple[int, set[Voter]] = (0, set())
         self._voting = False
-        """Whether this node on this directory is one of the voters in force."""
+        """Whether this node with its directory is one of the voters in force."""
         super().__init__(parts)
 
     def _SyncObj__generateRaftTimeout(self) -> float:  # noqa: N802
@@ -49,7 +49,7 @@ class RaftElection(RaftSending):
         return timing.election_min_s + (timing.election_max_s - timing.election_min_s) * self._rng.random()
 
     def _leader_is_alive(self) -> bool:
-        """Whether this voter has reason to think that there is a working leader, itself included."""
+        """Return whether this voter has reason to believe in a working leader, itself included."""
         if self.is_leader:
             return step_time() < self._majority_lost_at()
         recently = step_time() - self._heard_at < self._timing.election_min_s
@@ -64,12 +64,12 @@ class RaftElection(RaftSending):
         return answered[needed - 1] + self._timing.majority_lost_s
 
     def _give_up_election(self) -> None:
-        """No link is left for an election, although a pre-vote was won."""
+        """Give up an election after a won pre-vote, because no link is left."""
         self._pre_vote_won = False
         self._SyncObj__raftElectionDeadline = step_time() + self._SyncObj__generateRaftTimeout()
 
     def _begin_pre_vote_if_due(self) -> None:
-        """When an election is due, first ask whether it could be won. Only then let pysyncobj begin it."""
+        """Ask for pre-votes when an election is due. Let pysyncobj start it only if it could be won."""
         others = self._SyncObj__otherNodes
         if not self._voting:
             self._SyncObj__raftElectionDeadline = FAR
@@ -107,7 +107,7 @@ class RaftElection(RaftSending):
 
     def _SyncObj__setCurrentTerm(self, term: int, vote: NodeId | None) -> None:  # noqa: N802
         if vote == self.identity.node_id:
-            self._pre_vote_won = False  # the election that pre-vote allowed has begun
+            self._pre_vote_won = False  # the election that the pre-vote allowed has begun
             self.journal.vote_on(self.journal.directory_id)
         super()._SyncObj__setCurrentTerm(term, vote)
 
@@ -116,7 +116,7 @@ class RaftElection(RaftSending):
         self._fruitless_elections = 0
         self._suspects_leader = False
         self._SyncObj__raftNextIndex.clear()
-        self._SyncObj__raftMatchIndex.clear()  # nor does what an observer once acknowledged to us count in this term
+        self._SyncObj__raftMatchIndex.clear()  # nor do an observer's earlier acknowledgements count in this term
         super()._SyncObj__onBecomeLeader()
 
     def _step_down(self, term: int) -> None:
@@ -175,13 +175,13 @@ class RaftElection(RaftSending):
         self._send(node, rm.AppendResult(self.term, known, success, reset))
 
     def _suspect(self, peer: NodeId) -> None:
-        """A stream with the leader broke: probe at once. It fences nobody (see pre-vote)."""
+        """Probe immediately, because a stream with the leader broke. This deposes no leader (see pre-vote)."""
         if not self.is_leader and peer == self.leader_id and not self._suspects_leader:
             self._suspects_leader = True
             self._probe_soon(peer)
 
     def _probe_soon(self, lost: NodeId | None) -> None:
-        """Bring the next probe forward; voters take turns, so that they rarely split the vote."""
+        """Schedule the next probe earlier; voters take turns, so that they rarely split the vote."""
         if not self._voting:
             return
         turn = [voter for voter in self.identity.voters if voter != lost].index(self.identity.node_id)

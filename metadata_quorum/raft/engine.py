@@ -1,9 +1,8 @@
-"""The Raft engine: pysyncobj's, hardened. One voter, no thread, no socket, no clock of its own.
+"""The Raft engine: pysyncobj's, hardened. One voter, without threads, sockets or a clock.
 
-:meth:`RaftEngine.step` takes inputs and the time, and returns effects to be executed in order. Rules
-H1 to H11 are those of ``docs/quorum.md``; each is named where it is kept. The one that most others
-rest on is the barrier at the end of a step: effects are returned only after everything they speak of
-is durable (H3).
+:meth:`RaftEngine.step` takes inputs and the time, and returns effects to be executed in order. Rules H1 to H11 are
+those of ``docs/quorum.md``; the code names each where it applies it. Most of them depend on the barrier at the end of a
+step: effects are returned only after everything they refer to is durable (H3).
 
 From pysyncobj come the vote rule, the election timer, the loop that sends entries, the commit rule,
 the apply loop and the command queue. Replaced here: the receiver of appends, acknowledgements,
@@ -48,13 +47,14 @@ from tidelog.proto.transport import raft_messages as rm
 _EPOCH: Final = struct.Struct("<Q")
 _COMMAND_HEAD: Final = len(REGULAR_COMMAND) + _EPOCH.size
 _STRICTLY_LATER_S: Final = 1e-6
-"""pysyncobj acts when a deadline has *passed*; a driver that slept exactly until it would spin."""
+"""pysyncobj acts when a deadline has *passed*; a driver that slept exactly until then would spin."""
 _SEAL_AFTER_S: Final = 1.0
-"""A journal that has been still for this long is sealed (H2)."""
+"""A journal that has been idle for this long is sealed (H2)."""
 
 
 def payload_of(command: bytes, term: int) -> bytes | None:
-    """Return what an entry's command proposes; ``None`` for one of the quorum's own, or proposed in another term."""
+    """Return an entry's proposed payload; ``None`` if it is one of the quorum's own, or was proposed in another
+    term."""
     valid = command[:1] == REGULAR_COMMAND and _EPOCH.unpack_from(command, 1)[0] == term
     return command[_COMMAND_HEAD:] if valid else None
 
@@ -84,7 +84,7 @@ class RaftEngine(RaftMembership):
         self._reported_leader: tuple[NodeId | None, int] = (None, 0)
         self._snapshot_index = 0
         self._synced: tuple[int, float] = (-1, now)
-        """The journal's syncs so far, and when the last of them was seen."""
+        """The journal's sync count, and when its last change was seen."""
         sender = SnapshotSender(snapshots, limits)
         super().__init__(EngineParts(identity, journal, sender, timing, limits, rng, now))
         self._load_snapshot()
@@ -95,11 +95,11 @@ class RaftEngine(RaftMembership):
     # --- the driver's side -----------------------------------------------------------------------
 
     def step(self, inputs: Iterable[ev.EngineInput], now: float) -> list[ev.Effect]:
-        """Take inputs in order, do what is due, and return the effects, all of them durable (H3)."""
+        """Process inputs in order, do the due work, and return the effects, all of them durable (H3)."""
         set_step_time(now)
         for each in inputs:
             if isinstance(each, ev.Received) and each.at is not None:
-                set_step_time(min(each.at, now))  # it proves that the peer was there then, and no more
+                set_step_time(min(each.at, now))  # it proves only that the peer was alive at that time
                 self._take(each)
                 set_step_time(now)
             else:
@@ -119,9 +119,9 @@ class RaftEngine(RaftMembership):
         return effects
 
     def silence_deadline(self) -> float:
-        """Return the time from which a step without input takes the others' silence for trouble.
+        """Return the time from which a step without input treats the others' silence as a failure.
 
-        A driver that was itself held up should first take messages that came meanwhile.
+        A driver that was itself delayed must first process messages that arrived meanwhile.
         """
         return self._majority_lost_at() if self.is_leader else self._SyncObj__raftElectionDeadline
 
@@ -184,12 +184,12 @@ class RaftEngine(RaftMembership):
         self._applyCommand(command, lambda index, reason: self._on_command_end(ticket, index, reason))
 
     def _on_command_end(self, ticket: int, index: int | None, reason: int) -> None:
-        """pysyncobj's answer: after apply, or because the entry will never be applied."""
+        """Handle pysyncobj's answer: after apply, or because the entry will never be applied."""
         if reason == SUCCESS and index is not None:
             self._end_proposal(ticket, ev.ProposalOutcome.COMMITTED, index)
         elif reason == QUEUE_FULL:
             self._end_proposal(ticket, ev.ProposalOutcome.BUSY)
-        else:  # void in this term, or never in the log, or another entry is committed in its place
+        else:  # void in this term, or never in the log, or replaced by another committed entry
             self._end_proposal(ticket, ev.ProposalOutcome.NOT_LEADING)
 
     def _end_proposal(self, ticket: int, outcome: ev.ProposalOutcome, index: int = -1) -> None:
@@ -197,7 +197,7 @@ class RaftEngine(RaftMembership):
         self._effects.append(ev.ProposalEnded(ticket, outcome, index))
 
     def _checkCommandsToApply(self) -> None:  # noqa: N802
-        """Move queued commands into the log. Only a leader does; nothing is ever forwarded (H7)."""
+        """Move queued commands into the log. Only a leader does this; nothing is ever forwarded (H7)."""
         if self.is_leader:
             last = self.journal.last_index
             super()._checkCommandsToApply()
@@ -226,7 +226,7 @@ class RaftEngine(RaftMembership):
         self._forget_all_under_way()
 
     def _drop_queued_commands(self) -> None:
-        """Commands that never entered the log certainly have no effect."""
+        """Fail queued commands: as they never entered the log, they certainly have no effect."""
         queue = self._SyncObj__commandsQueue
         while queue._FastQueue__queue:
             queue.get_nowait()[1](None, DISCARDED)
@@ -234,7 +234,7 @@ class RaftEngine(RaftMembership):
     # --- apply (H8, H11) ---------------------------------------------------------------------------
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> int | None:  # noqa: N802
-        """Hand out the next committed entry; returns its index if its command is valid in its term."""
+        """Deliver the next committed entry; return its index if its command is valid in its term."""
         index = self.applied_index + 1
         term = self.journal.term_at(index)
         if term is None:
@@ -272,14 +272,14 @@ class RaftEngine(RaftMembership):
                 assert_never(message)
 
     def _on_append(self, node: Peer, message: rm.Append) -> None:
-        """Receive entries (H4). Truncates on conflict alone; acknowledges only what this message proves."""
+        """Receive entries (H4). Truncates only on conflict; acknowledges only what this message proves."""
         if not self._accepts_leader(node, message.term):
             return
         self._SyncObj__leaderCommitIndex = message.commit_index
         self._receiver.abandon()
         previous, entries = message.previous_index, message.entries
         first = self.journal.first_index
-        if previous < first:  # that part is in our snapshot, hence committed, hence the same
+        if previous < first:  # our snapshot covers that part, so it is committed and equal
             if previous + len(entries) <= first:
                 self._answer(node, success=True, reset=False, next_index=previous + len(entries) + 1)
                 return
@@ -288,7 +288,7 @@ class RaftEngine(RaftMembership):
         elif self.journal.term_at(previous) != message.previous_term:
             if previous <= self.commit_index:
                 raise self._would_overwrite(node, previous, message.previous_term)
-            # One answer for every batch under way: the committed prefix always matches.
+            # One answer for all batches in flight: the committed prefix always matches.
             self._answer(node, success=False, reset=True, next_index=self.commit_index + 1)
             return
         for index, entry in enumerate(entries, previous + 1):
@@ -354,7 +354,7 @@ class RaftEngine(RaftMembership):
         self._effects.append(ev.Compacted(index, journal.first_index))
 
     def _SyncObj__tryLogCompaction(self) -> None:  # noqa: N802
-        """Compaction is asked for by the seam's user, never begun by the engine, and never in a fork."""
+        """Do nothing: the quorum's user requests compaction; the engine never starts it, and never forks."""
 
     def _on_snapshot_part(self, node: Peer, part: rm.SnapshotPart) -> None:
         if not self._accepts_leader(node, part.term):
@@ -367,7 +367,7 @@ class RaftEngine(RaftMembership):
         snapshot = self._receiver.complete()
         if snapshot is None:
             gap = part.offset > received
-            held = 0 if received >= part.snapshot_size else received  # all here, and its check fails: again
+            held = 0 if received >= part.snapshot_size else received  # complete, but its check fails: start again
             self._send(
                 node,
                 rm.SnapshotResult(

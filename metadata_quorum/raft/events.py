@@ -15,10 +15,10 @@ from tidelog.proto.transport.raft_messages import RaftMessage, VoterStanding
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Messages of one peer, in the order in which it sent them.
+    """Messages of one peer, in sending order.
 
-    ``directory_id``: the directory of the peer's process, as it said when it opened the stream. ``at``: the time at
-    which they came, if the engine gets them later; ``None`` for now.
+    ``directory_id``: the directory that the peer's process named when it opened the stream. ``at``: the arrival time,
+    if the engine gets them later; ``None`` for now.
     """
 
     peer: NodeId
@@ -45,7 +45,7 @@ class LinkDown:
 
 @dataclass(frozen=True, slots=True)
 class PeerSuspected:
-    """The stream from a peer broke: worth asking the others whether they still hear it."""
+    """The stream from a peer broke: worth asking the others whether they still hear from it."""
 
     peer: NodeId
 
@@ -61,7 +61,7 @@ class Propose:
 
 @dataclass(frozen=True, slots=True)
 class Compact:
-    """``state`` is everything up to and with the entry at ``index``, which has ``term``."""
+    """``state`` is everything up to and including the entry at ``index``, which has ``term``."""
 
     index: int
     term: int
@@ -70,7 +70,7 @@ class Compact:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """No controller is of release 0.1 any more: its formats may be left."""
+    """No controller has release 0.1 any more: the node may leave its formats."""
 
 
 EngineInput: TypeAlias = Received | LinkUp | LinkDown | PeerSuspected | Propose | Compact | Bind
@@ -80,7 +80,7 @@ EngineInput: TypeAlias = Received | LinkUp | LinkDown | PeerSuspected | Propose 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """A message for a peer. Everything it speaks of is durable."""
+    """A message for a peer. Everything it refers to is durable."""
 
     peer: NodeId
     message: RaftMessage
@@ -106,12 +106,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class VotersChanged:
-    """The voters from here on, committed or not, as far as this node knows. ``None``: it knows of none."""
+    """The current voters, committed or not, as far as this node knows. ``None``: it knows none."""
 
     voters: VoterSet | None
     standing: VoterStanding
     directory_id: DirectoryId
-    """This node's."""
+    """This node's directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +136,12 @@ class ProposalOutcome(enum.Enum):
     """Never was and never will be committed."""
     UNKNOWN = "unknown"
     BUSY = "busy"
-    """The queue was full; never entered the log."""
+    """The queue was full; the command never entered the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProposalEnded:
-    """``index`` is that of the entry if it was committed, else -1."""
+    """``index`` is the entry's index if it was committed, else -1."""
 
     ticket: int
     outcome: ProposalOutcome
@@ -150,7 +150,7 @@ class ProposalEnded:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """The snapshot at ``index`` is durable; the journal begins at ``first_index`` now."""
+    """The snapshot at ``index`` is durable; the journal now begins at ``first_index``."""
 
     index: int
     first_index: int

@@ -1,9 +1,8 @@
-"""The disk as the quorum sees it, so that tests and the simulation can put a failing one in its place.
+"""The disk as the quorum sees it, so that tests and the simulation can use a failing one.
 
-These protocols are the part that the quorum needs of the storage layer's file seam, under the same
-names and with the same promises: the node hands in the one it has, and one simulated disk serves
-both. (The quorum stands beside storage, not above it, and may not import it.) Every error is an
-``OSError``. Paths are strings.
+These protocols are the part of the storage layer's file interface that the quorum needs, with the same names and
+guarantees: the node passes in its own, and one simulated disk serves both. (The quorum is a sibling of storage, not
+above it, and may not import it.) Every error is an ``OSError``. Paths are strings.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ class QuorumFile(Protocol):
         """Read up to ``size`` bytes at ``offset``; fewer only at the end of the file."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
-        """Write the buffers one after the other at ``offset``; returns how many bytes were written."""
+        """Write the buffers consecutively at ``offset``; return how many bytes were written."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -43,7 +42,7 @@ class QuorumFiles(Protocol):
     """A file system."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> QuorumFile:
-        """Open for reading and writing; ``exclusive`` fails with ``FileExistsError`` where there is one."""
+        """Open for reading and writing; ``exclusive`` fails with ``FileExistsError`` if the file exists."""
 
     def exists(self, path: str) -> bool: ...
 
@@ -58,11 +57,11 @@ class QuorumFiles(Protocol):
         """Make names created, renamed and removed in a directory durable."""
 
     def lock(self, path: str) -> QuorumLock:
-        """Take an exclusive lock; raises ``BlockingIOError`` where another process holds it."""
+        """Take an exclusive lock; raise ``BlockingIOError`` if another process holds it."""
 
 
 def write_all(file: QuorumFile, data: Buffer, offset: int) -> None:
-    """Write all of ``data``; a short write is continued, and an ``OSError`` if it makes no progress."""
+    """Write all of ``data``; short writes are continued. Raises ``OSError`` if a write makes no progress."""
     rest = memoryview(data)
     while rest:
         written = file.pwritev([rest], offset)

@@ -1,17 +1,15 @@
 """The quorum's write-ahead log on disk: term, vote, entries, commit index.
 
-The file is a sequence of *records* (:mod:`tidelog.metadata_quorum.raft.journal_records`), each written by one
-system call and made durable before the next one is begun. A body is one or more *changes*: an entry added, a
-cut from an index on, a term and vote, a commit index, the voters before the first entry; the first record of a
-file is its identity. One record holds everything that became durable together, because a power cut may keep
-the second page of an unfinished write and lose the first: with a record for each change that would look like
-damage in the middle.
+The file is a sequence of *records* (:mod:`tidelog.metadata_quorum.raft.journal_records`), each written by one system
+call and made durable before the next. A body is one or more *changes*: an added entry, a truncation from an index on, a
+term and vote, a commit index, the voters before the first entry; a file's first record is its identity. One record
+holds everything that becomes durable together, because a power cut may keep the second page of an unfinished write and
+lose the first: with one record per change that would look like damage in the middle.
 
-Recovery: a record that does not check is the torn tail of an unfinished write if nothing valid
-follows, and is cut off; otherwise the file is damaged and is refused, naming the offset. Since the
-position is part of the checksum, no payload can look like a record. Once the tail has been still for
-a while a *seal* (a record with the commit index, not synced, overwritten by the next one) is put
-behind it, so that damage to what was written last is told from a torn write too.
+Recovery: a record that fails its checksum is the torn tail of an unfinished write if nothing valid follows, and is
+truncated; otherwise the file is damaged and is refused, naming the offset. Since the checksum covers the position, no
+payload can look like a record. Once the tail has been idle for a while, a *seal* (a record with the commit index, not
+synced, overwritten by the next one) follows it, so that damage to the last write can be told from a torn write too.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from tidelog.model.voter_set import Voter, VoterSet, directory_of_seat
 JOURNAL_NAME: Final = "journal"
 FORMAT_VERSION: Final = 2
 UNBOUND_FORMAT: Final = 1
-"""The format of release 0.1, which knew voters by their node ids alone. It stays until :meth:`RaftJournal.bind`."""
+"""The format of release 0.1, which knew voters only by node id. It stays until :meth:`RaftJournal.bind`."""
 VOTERS_COMMAND: Final = b"\x02"
 """First byte of an entry's command that holds a :class:`VoterSet` (pysyncobj's number for a change of members)."""
 _REWRITE_RECORD_BYTES: Final = 1024 * 1024
@@ -51,23 +49,23 @@ _MAY_JOIN: Final = 1
 """Flag of a directory."""
 
 JournalEntry = tuple[bytes, int, int]
-"""Command, index, term: the shape that the Raft engine keeps entries in."""
+"""Command, index, term: the form in which the Raft engine keeps entries."""
 
 
 class RaftJournal:
-    """The journal of one voter, also in memory; the Raft engine uses it through pysyncobj's interface.
+    """One voter's journal, also kept in memory; the Raft engine uses it through pysyncobj's interface.
 
-    Changes are collected by the mutating methods and become durable together in :meth:`sync`. After an
-    ``OSError`` the journal is *broken*: every later :meth:`sync` raises, since nothing is known of what
-    the disk holds. Entries run without gap from ``self[0]``, whose index is 1 or that of a snapshot.
+    Mutating methods collect changes, which become durable together in :meth:`sync`. After an ``OSError`` the journal is
+    *broken*: every later :meth:`sync` raises, since the disk's content is unknown. Entries have no gaps, starting at
+    ``self[0]`` with index 1 or a snapshot's index.
 
-    ``directory_id``: drawn when the journal was made (:mod:`tidelog.model.voter_set`).
-    ``may_join``: it was formatted to follow a quorum that has voters already.
-    ``is_old``: it was made by release 0.1, which can still read it.
+    ``directory_id``: drawn when the journal was created (:mod:`tidelog.model.voter_set`). ``may_join``: it was
+    formatted to follow a quorum that already has voters. ``is_old``: it was created by release 0.1, which can still
+    read it.
     """
 
     def __init__(self, files: QuorumFiles, directory: str, identity: QuorumIdentity) -> None:
-        """Open the journal, or make a new one where there is none.
+        """Open the journal, or create one if there is none.
 
         Raises :class:`QuorumDamaged`, :class:`QuorumConfigurationError` for the journal of another
         cluster, node or set of voters, and ``OSError``.
@@ -80,13 +78,13 @@ class RaftJournal:
         self._term = 0
         self._vote: NodeId | None = None
         self.vote_directory = UNASSIGNED_DIRECTORY
-        """The directory of the candidate that has this term's vote."""
+        """The directory of the candidate that got this term's vote."""
         self.directory_id = identity.new_directory_id
         self.may_join = identity.may_join
         self.is_old = False
         self._voters: list[tuple[int, VoterSet]] = []
-        """Index from which on a set is in force, and the set; the first may have been founded (index 0) or be that of
-        what was cut off."""
+        """Sets of voters, each with the index from which it is in force; the first may be the founding set (index 0) or
+        that of the truncated part."""
         self._commit_index = 1
         self._changes = bytearray()
         self._must_sync = False
@@ -131,16 +129,16 @@ class RaftJournal:
 
     @property
     def bytes_on_disk(self) -> int:
-        """Size of the file without what is not synced."""
+        """Size of the file without unsynced data."""
         return self._end
 
     def term_at(self, index: int) -> int | None:
-        """Return the term of the entry at an index; ``None`` where the journal has none."""
+        """Return the term of the entry at an index; ``None`` if the journal has none."""
         position = index - self._entries[0][1]
         return self._entries[position][2] if 0 <= position < len(self._entries) else None
 
     def entries_from(self, index: int, count_max: int, bytes_max: int) -> list[JournalEntry]:
-        """Return entries from ``index`` on until a bound is reached; at least one if there is any."""
+        """Return entries from ``index`` on until a limit is reached; at least one if there is any."""
         position = index - self._entries[0][1]
         if position < 0:
             return []
@@ -158,7 +156,7 @@ class RaftJournal:
 
     @property
     def me(self) -> Voter:
-        """This node on this directory."""
+        """This node with its directory."""
         return Voter(self._identity.node_id, self.directory_id)
 
     @property
@@ -168,21 +166,21 @@ class RaftJournal:
 
     @property
     def voters_index(self) -> int:
-        """The index of the entry that brought :attr:`voters`; 0 where none did: the set was founded."""
+        """The index of the entry that set :attr:`voters`; 0 if none did: it is the founding set."""
         return self._voters[-1][0] if self._voters else 0
 
     def bind(self) -> None:
-        """Go on in today's format, which release 0.1 cannot read. What is not synced yet becomes durable with it."""
+        """Continue in today's format, which release 0.1 cannot read. Unsynced changes become durable as well."""
         if self.is_old:
             self.is_old = False
             self._rewrite(self._entries)
 
     def voters_at(self, index: int) -> tuple[int, VoterSet] | None:
-        """Return the set in force at an index, and since which."""
+        """Return the set in force at an index, and its first index."""
         return next((found for found in reversed(self._voters) if found[0] <= index), None)
 
     def found(self, voters: VoterSet) -> None:
-        """Begin with a set of voters that no entry brought. Raises :class:`QuorumFailure` where there is one."""
+        """Start with a set of voters that no entry set. Raises :class:`QuorumFailure` if there is a set already."""
         if self._voters:
             raise QuorumFailure(f"{self.path}: expected no voters to be known, found {self.voters}")
         self._voters.append((0, voters))
@@ -214,13 +212,13 @@ class RaftJournal:
             self._changed(_INDEX.pack(_IS_CUT, index))
 
     def setCurrentTerm(self, term: int, vote: NodeId | None) -> None:  # noqa: N802
-        """Remember the term and this voter's vote in it; :meth:`vote_on` says on which directory."""
+        """Store the term and this voter's vote in it; :meth:`vote_on` sets the candidate's directory."""
         self._term, self._vote = term, vote
         self.vote_directory = self._candidate_directory if vote is not None else UNASSIGNED_DIRECTORY
         self._changed(self._vote_change())
 
     def vote_on(self, directory_id: DirectoryId) -> None:
-        """Say on which directory the next candidate to get a vote stands."""
+        """Set the directory of the next candidate that gets a vote."""
         self._candidate_directory = directory_id
 
     def getCurrentTerm(self) -> int:  # noqa: N802
@@ -230,7 +228,7 @@ class RaftJournal:
         return self._vote
 
     def setRaftCommitIndex(self, index: int) -> None:  # noqa: N802
-        """Remember the commit index. It never falls and is written with the next change, or by :meth:`seal`."""
+        """Store the commit index. It never falls and is written with the next change, or by :meth:`seal`."""
         if index > self._commit_index:
             self._commit_index = index
             self._sealed = False
@@ -239,14 +237,14 @@ class RaftJournal:
         return min(self._commit_index, self._entries[-1][1]) if self._entries else 1
 
     def onOneSecondTimer(self) -> None:  # noqa: N802
-        """The engine seals by a clock of its own: pysyncobj's ticks only where something else is due."""
+        """Do nothing: the engine seals by its own clock, because pysyncobj ticks only if something else is due."""
 
     # --- durability ------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Make every change so far durable; does nothing where there is none.
+        """Make every change so far durable; does nothing if there is none.
 
-        Raises ``OSError`` the first time and :class:`QuorumFailure` ever after.
+        Raises ``OSError`` the first time and :class:`QuorumFailure` from then on.
         """
         if not self._must_sync:
             return
@@ -284,9 +282,9 @@ class RaftJournal:
     def reset(self, entries: Sequence[JournalEntry], voters: VoterSet | None = None) -> None:
         """Replace all entries, atomically on disk; term, vote and commit index stay.
 
-        ``voters``: the set in force at the first of them, of a snapshot; by default what it was here.
+        ``voters``: the set in force at a snapshot's first entry; by default the journal's own.
 
-        For compaction and for an installed snapshot, whose rename is made durable first.
+        Used by compaction and by an installed snapshot; the snapshot's rename becomes durable first.
         """
         if self._broken:
             raise QuorumFailure(f"{self.path}: unusable after {self._broken}")
@@ -309,7 +307,7 @@ class RaftJournal:
             raise
 
     def close(self, *, clean: bool) -> None:
-        """Close the file; when ``clean``, sync and seal it first."""
+        """Close the file; if ``clean``, sync and seal it first."""
         if clean and not self._broken:
             self.sync()
             self.seal()
@@ -341,7 +339,7 @@ class RaftJournal:
         return _VOTE.pack(_IS_VOTE, self._term, vote, self.vote_directory)
 
     def _voters_change(self) -> bytes:
-        """The set from which the ones in the entries follow; that of an old journal stands in its identity."""
+        """Return the set on which those in the entries build; an old journal's is in its identity."""
         if not self._voters or self.is_old:
             return b""
         index, voters = self._voters[0]
@@ -349,7 +347,7 @@ class RaftJournal:
         return _VOTERS.pack(_IS_VOTERS, index, len(encoded)) + encoded
 
     def _rewritten(self, entries: Sequence[JournalEntry]) -> QuorumFile:
-        """Write a new file beside the old one, put it in its place, return it open."""
+        """Write a new file next to the old one, rename it over that, and return it open."""
         temporary = self.path + ".new"
         if self._files.exists(temporary):
             self._files.unlink(temporary)
@@ -402,8 +400,8 @@ class RaftJournal:
                     f"whole, empty {self._directory} and start the node with --format"
                 )
             self._file.truncate(end)
-        # A kill may have left in the page cache what was never durable, and so may a sync that failed; after that
-        # no later sync would write it (Linux marks the pages clean). It is the last record, or it and its seal.
+        # A kill, or a failed sync, may have left data in the page cache that was never durable; no later sync would
+        # write it (Linux marks the pages clean). It is the last record, or it and its seal.
         write_all(self._file, data[before_last:end], before_last)
         self._file.fdatasync()
         self._end = end
@@ -507,9 +505,9 @@ _CHANGES: Final[dict[int, Callable[[RaftJournal, bytes, int], int]]] = {
 
 
 def identity_of(files: QuorumFiles, directory: str) -> QuorumIdentity:
-    """Return whose journal stands in a directory.
+    """Return the identity of a directory's journal.
 
-    Raises :class:`QuorumConfigurationError` where there is none, :class:`QuorumDamaged` and ``OSError``.
+    Raises :class:`QuorumConfigurationError` if there is none, :class:`QuorumDamaged` and ``OSError``.
     """
     path = f"{directory}/{JOURNAL_NAME}"
     if not files.exists(path):
@@ -525,7 +523,7 @@ def identity_of(files: QuorumFiles, directory: str) -> QuorumIdentity:
 
 
 def _identity_at(path: str, body: bytes, at: int) -> tuple[int, QuorumIdentity, int]:
-    """Return the format and whose journal it is, and where the rest of the record begins."""
+    """Return the format, the journal's identity, and where the rest of the record begins."""
     _, version, node_id, voter_count, name_size = _IDENTITY.unpack_from(body, at)
     at += _IDENTITY.size
     if version not in (FORMAT_VERSION, UNBOUND_FORMAT):

@@ -23,7 +23,7 @@ def record(body: bytes, position: int) -> bytes:
 
 
 def body_at(data: bytes, position: int) -> bytes | None:
-    """Return the body of the record that begins there; ``None`` where none does."""
+    """Return the body of the record that begins there; ``None`` if none does."""
     start = position + _HEAD.size
     if start > len(data):
         return None

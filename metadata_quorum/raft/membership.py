@@ -1,24 +1,23 @@
-"""The voters: how a quorum is founded, and how a directory that lost its place gets one again (KIP-853).
+"""The voters: how a quorum is founded, and how a directory that lost its place regains one (KIP-853).
 
-    fresh        -- the founder has heard all others, and all are fresh ------> founded: it wrote down the voters
-    fresh        -- somebody founded says that this directory votes ----------> founded
-    fresh        -- somebody knows of voters, or has an old log, without us --> refused; told to join: observer
-    old          -- no controller is of release 0.1 any more -----------------> founded
-    observer     -- has everything that is committed, and its seat is vacant -> voter, once a leader appended it
-    voter        -- a leader gave its seat up for a newcomer ---------------> observer
+    fresh        -- the founder has heard all others, and all are fresh ------> founded: it wrote the voters
+    fresh        -- a founded controller says that this directory votes ------> founded
+    fresh        -- another one knows voters, or has an old log, without us --> refused; told to join: observer
+    old          -- no controller has release 0.1 any more -------------------> founded
+    observer     -- has everything committed, and its seat is vacant ---------> voter, once a leader appended it
+    voter        -- a leader gave its seat to a newcomer ---------------------> observer
 
 The *founder* is the controller with the lowest id. It alone decides on the first set, once: with the directory of every
-controller; all must be there, and new. So no emptied directory takes part in a founding while a better informed
-controller is left.
+controller; all must be connected, and new. So no emptied directory takes part in a founding while a better informed
+controller exists.
 
-An *old* directory holds a log that release 0.1 began. It votes beside controllers of that release, as one of the set
-that :func:`~tidelog.model.voter_set.directory_of_seat` gives, and writes and says only what they can read: no set of
-voters enters the log, so none changes.
+An *old* directory holds a log that release 0.1 started. It votes together with controllers of that release, as a member
+of the set that :func:`~tidelog.model.voter_set.directory_of_seat` gives, and writes and sends only what they can read:
+no set of voters enters the log, so none changes.
 
-A leader changes the set by the rules of Raft's single-server changes: one change at a time, which is judged by the
-log; none before an entry of its own term is committed (Ongaro's correction of 2015); a newcomer is admitted once
-it has everything. An observer answers requests for votes like anybody; the candidate's set says whether its votes
-count.
+A leader changes the set by the rules of Raft's single-server changes: one change at a time, as the log shows; none
+before an entry of its own term is committed (Ongaro's correction of 2015); a new voter is admitted once it has
+everything. An observer answers vote requests like any other; the candidate's set decides whether its votes count.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from tidelog.proto.transport import raft_messages as rm
 
 
 class RaftMembership(RaftElection):
-    """The part of one controller that knows the voters."""
+    """The part of a controller that tracks the voters."""
 
     def __init__(self, parts: EngineParts) -> None:
         self._met: dict[NodeId, tuple[Peer, rm.VoterStanding]] = {}
-        """Each other controller's directory when the stream to it was last opened."""
+        """Each other controller's directory at the last opening of the stream to it."""
         self._in_force: VoterSet | None = None
         self._led_term = 0
         super().__init__(parts)
@@ -55,11 +54,11 @@ class RaftMembership(RaftElection):
 
     @property
     def _takes_part(self) -> bool:
-        """Whether this node follows leaders and answers: not before it knows of a quorum that is its own."""
+        """Whether this node follows leaders and answers: only once it knows its own quorum."""
         return self.journal.voters is not None or self.journal.may_join
 
     def _follow_voters(self) -> None:
-        """Follow the set that is in force now. Called after every possible change of the log."""
+        """Follow the set now in force. Called after every possible change of the log."""
         voters = self.journal.voters
         if voters is self._in_force:
             return
@@ -76,7 +75,7 @@ class RaftMembership(RaftElection):
         self._report_voters()
 
     def _tell_standing(self) -> None:
-        """Once, after recovery."""
+        """Report this directory's standing, once, after recovery."""
         if self.journal.voters is None:
             self._report_voters()
         self._follow_voters()
@@ -87,7 +86,7 @@ class RaftMembership(RaftElection):
     # --- founding ------------------------------------------------------------------------------------
 
     def _meet(self, node: Peer, standing: rm.VoterStanding) -> None:
-        """A stream to another controller stands."""
+        """Note that a stream to another controller is up."""
         self._met[node.voter.node_id] = (node, standing)
         if self.standing is rm.VoterStanding.FOUNDED:
             if standing is rm.VoterStanding.FRESH:
@@ -98,7 +97,7 @@ class RaftMembership(RaftElection):
             self._found_if_complete()
 
     def _found_if_complete(self) -> None:
-        """Decide on the voters, if that is this node's task and everybody is there."""
+        """Decide on the voters, if that is this node's task and all controllers are connected."""
         founder, *others = self.identity.voters
         if self.identity.node_id != founder or self.journal.voters is not None:
             return
@@ -116,8 +115,8 @@ class RaftMembership(RaftElection):
             self._send(node, rm.Voters(voters))
 
     def _on_voters(self, message: rm.Voters) -> None:
-        """A peer knows the voters. If this directory is one, it takes its place; otherwise it may not go on without an
-        order."""
+        """Handle a peer's voters. If this directory is one of them, it takes its place; otherwise it may not continue
+        without permission."""
         if self.journal.voters is not None:
             return
         if self.journal.me in message.voters:
@@ -136,7 +135,7 @@ class RaftMembership(RaftElection):
         )
 
     def _SyncObj__onBecomeLeader(self) -> None:  # noqa: N802
-        """The first leader writes the founding voters into the log, for nodes that will get only the log."""
+        """Write the founding voters into the log as the first leader, for nodes that will get only the log."""
         super()._SyncObj__onBecomeLeader()
         voters = self.journal.voters
         if voters is not None and self.journal.voters_index == 0 and not self.journal.is_old:
@@ -151,7 +150,7 @@ class RaftMembership(RaftElection):
     # --- changing ------------------------------------------------------------------------------------
 
     def _change_voters_if_due(self) -> None:
-        """On a leader, bring the next change of voters into the log, if there is one and its time has come."""
+        """As the leader, append the next change of voters, if one is due."""
         journal = self.journal
         voters = journal.voters
         if not self.is_leader or voters is None or self._led_term != self.term or journal.is_old:
@@ -170,7 +169,7 @@ class RaftMembership(RaftElection):
             return
 
     def _has_everything(self, node: Peer) -> bool:
-        """Whether a follower has what is committed, and said something not long ago."""
+        """Return whether a follower has everything committed, and was heard from recently."""
         heard_at = self._SyncObj__lastResponseTime[node]
         recently = step_time() - heard_at < self._timing.majority_lost_s
         return recently and self._SyncObj__raftMatchIndex[node] >= self.commit_index

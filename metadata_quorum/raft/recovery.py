@@ -1,9 +1,9 @@
-"""The last resort after a majority of the voters' directories is lost: one survivor goes on alone.
+"""The last resort after the loss of a majority of the voters' directories: one survivor continues alone.
 
-It works on the directory of a stopped node. The survivor becomes the only voter and every other seat
-vacant; the others, on whatever directories, follow it and are admitted again. Its epoch rises by
-:data:`EPOCHS_SKIPPED`, so that old voters that turn up later lose against it. If one holds committed entries that the
-survivor lacks, it refuses to overwrite them, and stops.
+It works on the directory of a stopped node. The survivor becomes the only voter and every other seat is vacant; the
+others, with whatever directories, follow it and are admitted again. Its epoch rises by :data:`EPOCHS_SKIPPED`, so that
+old voters that appear later lose against it. If one holds committed entries that the survivor lacks, it refuses to
+overwrite them, and stops.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ class Survivor:
     cluster_id: str
     me: Voter
     voters: VoterSet | None
-    """The voters, by this log. ``None``: it was never told."""
+    """The voters, by this log. ``None``: it knows none."""
     epoch: ControllerEpoch
     last_offset: Offset
     last_epoch: ControllerEpoch
     committed_offset: Offset
-    """Known here to be committed; more may have been."""
+    """The offset known here to be committed; more may have been."""
 
 
 def look(files: QuorumFiles, directory: str) -> Survivor:
-    """Return what the directory of a stopped node holds. Raises what opening a quorum's directory does.
+    """Return the log state in a stopped node's directory. Raises the errors of opening a quorum's directory.
 
-    It is opened as at a start: a torn write is cut off, and a snapshot that was being installed takes its place.
+    It is opened as at a start: a torn write is truncated, and the installation of a snapshot is finished.
     """
     with _opened(files, directory) as (identity, journal):
         return _survivor(identity, journal)
 
 
 def recover(files: QuorumFiles, directory: str) -> Survivor:
-    """Make the directory of a stopped node the only voter. Everything in its log counts as committed from then on.
+    """Make a stopped node's directory the only voter. From then on, everything in its log counts as committed.
 
-    Raises :class:`QuorumConfigurationError` where it was not a voter, and what opening a quorum's directory does.
+    Raises :class:`QuorumConfigurationError` if it was not a voter, and the errors of opening a quorum's directory.
     """
     with _opened(files, directory) as (identity, journal):
         voters = journal.voters

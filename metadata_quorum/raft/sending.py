@@ -1,8 +1,8 @@
-"""The Raft engine's messages, to each node and when; and how a leader uses the answers (H3, H5, H7).
+"""The Raft engine's messages, when they are sent to each node, and how a leader uses the answers (H3, H5, H7).
 
-pysyncobj's loop sends to every connected peer whenever it runs. Here a round goes only to peers that
-are due something: new entries, a commit index, or a sign of life after a heartbeat's silence. Nothing
-leaves from here: messages are effects of the step, and it syncs the journal before it returns them.
+pysyncobj's loop sends to every connected peer whenever it runs. Here a round goes only to peers that need a message:
+new entries, a commit index, or a heartbeat after an interval of silence. This module sends nothing itself: messages are
+effects of the step, which syncs the journal before it returns them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FAR: Final = float("inf")
 
 
 class _Outbox(Transport):  # type: ignore[misc]  # pysyncobj is not typed
-    """Takes the messages that pysyncobj sends. Nothing leaves from here: the engine hands them out at the end of a
+    """Collects the messages that pysyncobj sends. They are not sent here: the engine returns them at the end of a
     step."""
 
     def __init__(self, send: Callable[[Peer, dict[str, Any]], None]) -> None:
@@ -77,7 +77,7 @@ class EngineParts(NamedTuple):
 
 
 class RaftSending(PinnedSyncObj):
-    """The sending half of one voter, as leader and otherwise."""
+    """One voter's sending half, as leader and otherwise."""
 
     def __init__(self, parts: EngineParts) -> None:
         identity, journal, sender, timing, limits, rng, now = parts
@@ -105,14 +105,14 @@ class RaftSending(PinnedSyncObj):
             raftMinTimeout=timing.election_min_s,
             raftMaxTimeout=timing.election_max_s,
             appendEntriesPeriod=timing.heartbeat_s,
-            appendEntriesBatchSizeBytes=1 << 62,  # no entry is so large that it would be pickled
+            appendEntriesBatchSizeBytes=1 << 62,  # larger than any entry, so none is ever pickled
             leaderFallbackTimeout=timing.majority_lost_s,
             connectionTimeout=max(3.5, timing.election_max_s),
             onStateChanged=self._on_state_changed,
         )
         self._peers: dict[Voter, Peer] = {}
         self._linked: dict[NodeId, Peer] = {}
-        """The directory that the stream to each controller now reaches."""
+        """The directory that the stream to each controller currently reaches."""
         super().__init__(self._peer(journal.me), (), conf, transport=self._outbox)
         self._SyncObj__needLoadDumpFile = False
 
@@ -136,7 +136,7 @@ class RaftSending(PinnedSyncObj):
             self._SyncObj__lastResponseTime.setdefault(node, NEVER)
 
     def _on_state_changed(self, old: int, new: int) -> None:
-        """Hear of pysyncobj's FOLLOWER, CANDIDATE, LEADER. Overridden above."""
+        """Handle pysyncobj's FOLLOWER, CANDIDATE, LEADER. Overridden above."""
 
     def _step_down(self, term: int) -> None:
         """Follow nobody, in a later term."""
@@ -147,9 +147,9 @@ class RaftSending(PinnedSyncObj):
     # --- rounds ------------------------------------------------------------------------------------
 
     def _SyncObj__sendAppendEntries(self) -> None:  # noqa: N802
-        """Send to every node that is due something: entries, a commit index, a sign of life.
+        """Send to every node that needs a message: entries, a commit index, a heartbeat.
 
-        pysyncobj's loop skips peers that are not connected; that is how the round is narrowed.
+        pysyncobj's loop skips peers that are not connected; this is how the round is limited.
         """
         self.journal.sync()
         now = step_time()
@@ -162,7 +162,7 @@ class RaftSending(PinnedSyncObj):
         self._schedule_round()
 
     def _schedule_round(self) -> None:
-        """Tell pysyncobj when its next round is: now if somebody waits, else at the next heartbeat."""
+        """Schedule pysyncobj's next round: now if a node waits, else at the next heartbeat."""
         if self._must_send:
             self._SyncObj__newAppendEntriesTime = NEVER
             return
@@ -181,7 +181,7 @@ class RaftSending(PinnedSyncObj):
                 self._tell_commit()
 
     def _tell_commit(self) -> None:
-        """Followers learn of a commit at once, not with the next heartbeat; most do with the next entries."""
+        """Tell followers of a commit immediately, not with the next heartbeat; most learn it with the next entries."""
         self._notice_at = FAR
         behind = {node for node in self._links if self._told_commit.get(node, 0) < self.commit_index}
         if behind:
@@ -193,7 +193,7 @@ class RaftSending(PinnedSyncObj):
         return under_way is not None and under_way.bytes >= self._limits.window_bytes
 
     def _on_send(self, node: Peer, message: dict[str, Any]) -> None:
-        """Turn what pysyncobj sends into our messages; what it must not send stops the node (H7)."""
+        """Convert pysyncobj's messages into ours; a forbidden one stops the node (H7)."""
         kind = message["type"]
         if kind == "append_entries":
             self._on_send_append(node, message)
@@ -210,7 +210,7 @@ class RaftSending(PinnedSyncObj):
         if "serialized" in message:
             part: OutgoingPart | None = message["serialized"]
             if part is None:
-                self._SyncObj__connectedNodes.discard(node)  # enough is under way: ends pysyncobj's loop
+                self._SyncObj__connectedNodes.discard(node)  # enough is in flight: ends pysyncobj's loop
                 if heartbeat_due:
                     part = self._sender.question(node.voter.node_id)
             if part is not None:
@@ -306,7 +306,7 @@ class RaftSending(PinnedSyncObj):
         if message.success and not message.reset:
             self._SyncObj__raftNextIndex[node] = max(before, self._SyncObj__raftNextIndex[node])
         elif not message.success and message.reset:
-            # It does not hold what we thought. Counting less than it acknowledged is always safe.
+            # It lacks entries that we counted. Counting less than it acknowledged is always safe.
             self._SyncObj__raftMatchIndex[node] = matched = min(matched, message.next_index - 1)
         if message.reset:
             self._under_way.pop(node, None)

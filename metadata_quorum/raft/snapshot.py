@@ -1,4 +1,4 @@
-"""Snapshots of the quorum: one file, how it is written, sent in parts, received and put in place.
+"""The quorum's snapshot file: writing it, sending it in parts, receiving and installing it.
 
 File: ``magic | u32 CRC-32C of the rest | u64 index | u64 term | u16 length of cluster id | cluster id |
 u16 length of voters | voters | state``. Without voters it is the file of release 0.1, with another magic.
@@ -33,7 +33,7 @@ _VOTERS_SIZE: Final = struct.Struct("<H")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """``state`` is everything up to and with the entry at ``index``, which has ``term``."""
+    """``state`` is everything up to and including the entry at ``index``, which has ``term``."""
 
     index: int
     term: int
@@ -43,7 +43,7 @@ class Snapshot:
 
 
 class SnapshotId(NamedTuple):
-    """Tells one file from another, even of the same last entry, so that parts of two never mix."""
+    """Distinguishes snapshot files, even of the same last entry, so that parts of two never mix."""
 
     last_index: int
     last_term: int
@@ -52,7 +52,7 @@ class SnapshotId(NamedTuple):
 
 
 class SnapshotStore:
-    """The snapshot file of one voter."""
+    """One voter's snapshot file."""
 
     def __init__(self, files: QuorumFiles, directory: str, cluster_id: str) -> None:
         self._files = files
@@ -62,9 +62,9 @@ class SnapshotStore:
         self._incoming_path = self.path + ".incoming"
 
     def load(self) -> Snapshot | None:
-        """Return the snapshot, or ``None`` where there is none.
+        """Return the snapshot, or ``None`` if there is none.
 
-        Raises :class:`QuorumDamaged`, :class:`QuorumConfigurationError` for another cluster's.
+        Raises :class:`QuorumDamaged`, and :class:`QuorumConfigurationError` for another cluster's.
         """
         if not self._files.exists(self.path):
             return None
@@ -95,15 +95,15 @@ class SnapshotStore:
         self._files.fsync_dir(self._directory)
 
     def begin_incoming(self) -> QuorumFile:
-        """Open an empty file for the parts of a snapshot that is being received."""
+        """Open an empty file for the parts of an incoming snapshot."""
         return self._fresh(self._incoming_path)
 
     def check_incoming(self) -> Snapshot:
-        """Read what was received. Raises :class:`QuorumDamaged` or :class:`QuorumConfigurationError`."""
+        """Read the received snapshot. Raises :class:`QuorumDamaged` or :class:`QuorumConfigurationError`."""
         return self._parse(self._read(self._incoming_path), self._incoming_path)
 
     def install_incoming(self) -> None:
-        """Put what was received (and synced) in the snapshot's place."""
+        """Replace the snapshot by the received (and synced) one."""
         self._files.rename(self._incoming_path, self.path)
         self._files.fsync_dir(self._directory)
 
@@ -163,7 +163,7 @@ def _parse(data: bytes, path: str) -> tuple[str, Snapshot]:
 
 
 def joined(store: SnapshotStore, journal: RaftJournal) -> Snapshot | None:
-    """Return the snapshot, if there is one, and have the journal go on from it.
+    """Return the snapshot, if there is one, and make the journal continue from it.
 
     Raises :class:`QuorumFailure` if the two do not fit together, and the errors of :meth:`SnapshotStore.load`.
     """
@@ -181,19 +181,19 @@ def joined(store: SnapshotStore, journal: RaftJournal) -> Snapshot | None:
             f"{snapshot.index}: what is between them is missing"
         )
     if journal.term_at(snapshot.index) != snapshot.term:
-        # The crash came between installing it and cutting the journal.
+        # The crash came after installing the snapshot and before truncating the journal.
         journal.reset([anchor_of(snapshot)], snapshot.voters)
     return snapshot
 
 
 def anchor_of(snapshot: Snapshot) -> JournalEntry:
-    """The entry that stands for everything in a snapshot; it is never sent and never applied."""
+    """Return the entry that represents everything in a snapshot; it is never sent and never applied."""
     return (EMPTY_COMMAND, snapshot.index, snapshot.term)
 
 
 class OutgoingPart(NamedTuple):
-    """Stands in the Raft engine for a snapshot on its way to a follower; ``last`` is never true:
-    the follower's answer alone moves the engine on."""
+    """Represents an outgoing snapshot in the Raft engine; ``last`` is never true: only the follower's answer advances
+    the engine."""
 
     snapshot: SnapshotId
     offset: int
@@ -210,7 +210,7 @@ class _Transfer:
 
 
 class SnapshotSender:
-    """Sends the snapshot to followers in parts. Stands where the engine has its ``Serializer``."""
+    """Sends the snapshot to followers in parts. Replaces the engine's ``Serializer``."""
 
     def __init__(self, store: SnapshotStore, limits: QuorumLimits) -> None:
         self._store = store
@@ -219,7 +219,7 @@ class SnapshotSender:
         self._transfers: dict[NodeId, _Transfer] = {}
 
     def next_part(self, peer: NodeId) -> OutgoingPart | None:
-        """Return the next part, or ``None`` while enough of them are under way."""
+        """Return the next part, or ``None`` while enough of them are in flight."""
         transfer = self._transfers.get(peer)
         if transfer is None:
             transfer = self._transfers[peer] = self._begin()
@@ -233,14 +233,14 @@ class SnapshotSender:
         return OutgoingPart(transfer.snapshot, offset, last=False, data=data)
 
     def question(self, peer: NodeId) -> OutgoingPart:
-        """Return an empty part: the follower answers with what it holds."""
+        """Return an empty part: the follower answers with its progress."""
         transfer = self._transfers.get(peer)
         if transfer is None:
             transfer = self._transfers[peer] = self._begin()
         return OutgoingPart(transfer.snapshot, transfer.sent, last=False, data=b"")
 
     def on_result(self, peer: NodeId, result: SnapshotResult) -> bool:
-        """Take a follower's answer; returns whether there is more to send it."""
+        """Process a follower's answer; return whether there is more to send."""
         transfer = self._transfers.get(peer)
         if transfer is None or transfer.snapshot[:3] != (
             result.snapshot_index,
@@ -274,7 +274,7 @@ class SnapshotSender:
         return self.next_part(_peer_id(node))
 
     def cancelTransmisstion(self, node: object) -> None:  # noqa: N802
-        """The engine calls this for a peer that it does not send to in this round; transfers go on."""
+        """Do nothing: the engine calls this for a peer that it skips in this round; transfers continue."""
 
 
 class SnapshotReceiver:
@@ -287,10 +287,10 @@ class SnapshotReceiver:
         self._received = 0
 
     def take(self, part: SnapshotPart) -> int:
-        """Take one part if it is the next; returns how many bytes of that snapshot are here.
+        """Take one part if it is the next; return how many bytes of that snapshot are here.
 
-        A part of another snapshot begins a new transfer if its offset is 0, and is refused (0 is
-        returned) otherwise. The caller tells a gap by an offset beyond what is returned.
+        A part of another snapshot starts a new transfer if its offset is 0; otherwise it is refused (0 is returned).
+        The caller recognises a gap by an offset beyond the returned one.
         """
         wanted = SnapshotId(part.snapshot_index, part.snapshot_term, part.snapshot_crc, part.snapshot_size)
         if wanted != self._snapshot:
@@ -307,9 +307,9 @@ class SnapshotReceiver:
         return self._received
 
     def complete(self) -> Snapshot | None:
-        """Return the snapshot once all of it is here and checks; else ``None``.
+        """Return the snapshot once it is complete and valid; else ``None``.
 
-        A snapshot that fails its check is thrown away, to be sent again.
+        A snapshot that fails its check is dropped, to be sent again.
         """
         if self._file is None or self._snapshot is None or self._received < self._snapshot.size:
             return None

@@ -1,4 +1,4 @@
-"""Opening a voter's directory: the lock, and journal and snapshot that belong together."""
+"""Opens a voter's directory: the lock, the journal and the matching snapshot."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ LOCK_NAME: Final = "quorum.lock"
 
 
 def lock_directory(files: QuorumFiles, directory: str) -> QuorumLock:
-    """Make the directory if need be and take it for this process.
+    """Create the directory if necessary and lock it for this process.
 
-    Raises :class:`QuorumConfigurationError` where another process has it.
+    Raises :class:`QuorumConfigurationError` if another process has it.
     """
     _make_durably(files, directory)
     try:
@@ -45,9 +45,9 @@ def open_engine(
     now: float,
     engine_class: Callable[..., RaftEngine] | None = None,
 ) -> RaftEngine:
-    """Recover an engine from its directory, which it makes if need be.
+    """Recover an engine from its directory, created if necessary.
 
-    ``engine_class`` lets tests put one with a rule removed in its place.
+    ``engine_class`` lets tests use one with a rule removed.
 
     Raises :class:`QuorumConfigurationError`, :class:`QuorumDamaged`, :class:`QuorumFailure`, ``OSError``.
     """
@@ -69,9 +69,9 @@ def open_engine(
 
 
 def _make_durably(files: QuorumFiles, directory: str) -> None:
-    """Make a directory whose name, and those of the directories above that were made for it, survive a power cut.
+    """Create a directory so that its name, and those of parents created for it, survive a power cut.
 
-    One level after the other: so it is at most the lowest one there that a process which was killed did not sync.
+    This goes level by level: a killed process left at most the lowest existing one unsynced.
     """
     missing: list[str] = []
     level = directory

@@ -1,10 +1,9 @@
 """Raft messages between controllers over our own frame streams (H7).
 
-Each controller opens one stream of :attr:`StreamKind.RAFT` to each other and only sends on it;
-what it receives comes on the streams that the others opened. A stream begins with a hello that both
-sides check: cluster, sender, receiver, and the sender's directory. Everything that comes on it is
-bound to that directory. Mutual TLS comes with the carrier; nothing
-here depends on it.
+Each controller opens one stream of :attr:`StreamKind.RAFT` to each other one and only sends on it; it receives on the
+streams that the others opened. A stream begins with a hello that both sides check: cluster, sender, receiver, and the
+sender's directory. Everything received on it is bound to that directory. The carrier provides mutual TLS; nothing here
+depends on it.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from tidelog.proto.transport.network import (
 
 QUEUED_MESSAGES_MAX: Final = 1024
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Beyond either bound messages to a peer are dropped; Raft sends again what mattered."""
+"""Beyond either limit, messages to a peer are dropped; Raft resends those that matter."""
 FRAME_BYTES: Final = 1024 * 1024
-"""One frame takes messages until it has this many bytes."""
+"""A frame collects messages up to this many bytes."""
 BACKLOG_MAX: Final = 64
-"""Frames that the engine has not taken; beyond it incoming streams are not read."""
+"""Frames that the engine has not processed; beyond it incoming streams are not read."""
 _OPEN_TIMEOUT_S: Final = 5.0
 _HELD_READ_S: Final = 0.002
 
@@ -46,11 +45,11 @@ log = logging.getLogger(__name__)
 
 Submit = Callable[[ev.EngineInput], None]
 Own = Callable[[], tuple[DirectoryId, rm.VoterStanding]]
-"""This controller's directory and what it is to the quorum, as of now."""
+"""Returns this controller's directory and its current standing in the quorum."""
 
 
 class OutgoingLink:
-    """The stream to one peer: connects, says hello, sends what is queued, connects again."""
+    """The stream to one peer: connects, says hello, sends queued messages, reconnects."""
 
     def __init__(
         self,
@@ -74,14 +73,14 @@ class OutgoingLink:
         self._wake = asyncio.Event()
         self.up = False
         self.to_old = False
-        """Whether the peer is of release 0.1, as far as it answered."""
+        """Whether the peer has release 0.1, as far as it answered."""
         self._told = ""
         self._unreached = Unreached()
         self.dropped = 0
-        """Messages that were not sent because the queue was full."""
+        """Messages dropped because the queue was full."""
 
     def send(self, message: bytes) -> None:
-        """Queue one message; dropped while there is no stream or no room."""
+        """Queue one message; dropped if there is no stream or no room."""
         if not self.up:
             return
         if len(self._queue) >= QUEUED_MESSAGES_MAX or self._queued_bytes >= QUEUED_BYTES_MAX:
@@ -104,7 +103,7 @@ class OutgoingLink:
             await self._connection.close()
 
     async def _serve_once(self) -> bool:
-        """Open one stream and use it until it ends; returns whether the peer welcomed us."""
+        """Open one stream and use it until it ends; return whether the peer accepted us."""
         try:
             stream = await self._connection.open(StreamKind.RAFT, timeout_s=_OPEN_TIMEOUT_S)
         except (ConnectionLost, TimeoutError) as error:
@@ -192,7 +191,7 @@ async def _cancel(*tasks: asyncio.Future[Any]) -> None:
 
 
 class RaftLinks:
-    """All streams of one controller: those it opens, and the sessions that serve the others'."""
+    """All streams of one controller: its own, and the sessions that serve the others'."""
 
     def __init__(
         self,
@@ -231,11 +230,11 @@ class RaftLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def unheard(self) -> list[NodeId]:
-        """The other controllers to which no stream stands."""
+        """Return the other controllers without a stream to this node."""
         return sorted(peer for peer, link in self._links.items() if not link.up)
 
     def up_to_date(self) -> list[NodeId]:
-        """The other controllers to which a stream stands and that are of a later release than 0.1."""
+        """Return the other controllers with a stream to this node and a release later than 0.1."""
         return sorted(peer for peer, link in self._links.items() if link.up and not link.to_old)
 
     def send(self, peer: NodeId, message: bytes) -> None:
@@ -246,7 +245,7 @@ class RaftLinks:
         return RaftSession(self, context)
 
     def refusal_of(self, hello: rm.Hello) -> str:
-        """Say why a hello is refused; empty if it is welcome."""
+        """Return why a hello is refused; empty if it is accepted."""
         mine = self.identity
         standing = self.own()[1]
         version = rm.PROTOCOL_VERSION
@@ -275,12 +274,12 @@ class RaftLinks:
             log.warning("refused a Raft stream from %s: %s", peer, refusal)
 
     async def welcome(self, peer: NodeId, session: RaftSession) -> None:
-        """Hear this stream of the peer and no older one; waits until the engine runs."""
+        """Listen to this stream of the peer instead of older ones; waits until the engine runs."""
         await self._accepting.wait()
         self._sessions[peer] = session
 
     def receive(self, peer: Voter, session: RaftSession, messages: list[rm.RaftMessage]) -> None:
-        if self._accepting.is_set() and self._sessions.get(peer.node_id) is session:  # an older stream is not heard
+        if self._accepting.is_set() and self._sessions.get(peer.node_id) is session:  # an older stream is ignored
             self._submit(ev.Received(*peer, tuple(messages)))
 
     def closed(self, peer: NodeId, session: RaftSession) -> None:
@@ -294,7 +293,7 @@ class RaftLinks:
 
 
 class RaftSession:
-    """The serving end of one stream."""
+    """The receiving end of one stream."""
 
     def __init__(self, links: RaftLinks, context: CallContext) -> None:
         self._links = links
@@ -325,4 +324,4 @@ class RaftSession:
         return self._links.hold()
 
     def on_written(self, frame: Frame) -> None:
-        """Only the answer to the hello is ever written."""
+        """Do nothing: only the answer to the hello is ever written."""

@@ -1,4 +1,4 @@
-"""The words of the quorum's seam: its timing, its errors, what it is and what it asks of its user."""
+"""The types of the quorum's interface: its timing, its errors, its identity and its listener."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final, Protocol
 from tidelog.model.ids import ControllerEpoch, DirectoryId, NodeId, Offset
 
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024
-"""The largest payload that :meth:`Quorum.propose` takes."""
+"""The largest payload that :meth:`Quorum.propose` accepts."""
 FIRST_OFFSET: Final = Offset(2)
-"""The first offset that is ever committed: the Raft engine begins every log with an empty entry at 1."""
+"""The first offset that is ever committed: the Raft engine starts every log with an empty entry at 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumTiming:
-    """When the quorum acts by itself. Seconds.
+    """When the quorum acts on its own, in seconds.
 
     The defaults suit controllers within a few milliseconds of each other. Silence shorter than
     ``election_min_s`` never deposes a leader that the others still hear.
@@ -24,15 +24,15 @@ class QuorumTiming:
     heartbeat_s: float = 0.2
     election_min_s: float = 0.65
     election_max_s: float = 1.1
-    """A follower that heard no leader for a random time between the two probes for votes."""
+    """A follower that has heard no leader for a random time between the two asks for pre-votes."""
     majority_lost_s: float = 0.48
-    """A leader that no majority answered for so long steps down."""
+    """A leader steps down if no majority has answered it for this long."""
     probe_spacing_s: float = 0.03
-    """After a broken connection the surviving voters probe one after the other, so far apart."""
+    """After a broken connection the surviving voters probe in turn, this far apart."""
     probe_retry_s: float = 0.1
-    """Waiting time after a probe or an election without winner; doubles up to ``election_max_s``."""
+    """Pause after a probe or an election without a winner; doubles up to ``election_max_s``."""
     notice_s: float = 0.001
-    """After a commit a leader waits so long for entries that can carry it; then it tells it by itself."""
+    """After a commit a leader waits this long for entries that can carry it; then it sends it alone."""
     reconnect_min_s: float = 0.02
     reconnect_max_s: float = 0.5
 
@@ -51,15 +51,15 @@ class QuorumTiming:
 
 @dataclass(frozen=True, slots=True)
 class QuorumLimits:
-    """How much of anything there is at once. Bytes unless a name says otherwise."""
+    """Limits on concurrent work, in bytes unless a name says otherwise."""
 
     batch_bytes: int = 1024 * 1024
     """Entries of one append message: as many as fit, at least one."""
     window_bytes: int = 4 * 1024 * 1024
-    """A peer with this much unacknowledged gets one batch per heartbeat, no more."""
+    """A peer with this much unacknowledged gets only one batch per heartbeat."""
     retained_entries: int = 10_000
     retained_bytes: int = 4 * 1024 * 1024
-    """Entries kept before a snapshot, so that a node that is slightly behind need not load it."""
+    """Entries kept before a snapshot, so that a node slightly behind need not load it."""
     snapshot_part_bytes: int = 256 * 1024
     snapshot_parts_under_way: int = 4
 
@@ -71,11 +71,11 @@ class QuorumIdentity:
     cluster_id: str
     node_id: NodeId
     voters: tuple[NodeId, ...]
-    """The ids of all voters, this one among them, in rising order."""
+    """The ids of all voters, including this one, in rising order."""
     new_directory_id: DirectoryId
-    """The directory's id if it is made now."""
+    """The id for a directory that is created now."""
     may_join: bool = False
-    """Whether a directory that is no voter's may follow and be admitted; remembered in it."""
+    """Whether a directory without a vote may follow and be admitted; stored in it."""
 
     def __post_init__(self) -> None:
         if list(self.voters) != sorted(set(self.voters)) or self.node_id not in self.voters:
@@ -83,15 +83,15 @@ class QuorumIdentity:
 
 
 class QuorumConfigurationError(Exception):
-    """Files or settings that do not belong together; says what was expected, what was found, where."""
+    """Files or settings do not match; the text says what was expected, what was found, and where."""
 
 
 class QuorumDamaged(Exception):
-    """A file of the quorum that cannot be trusted; names the file and the offset. Nothing was changed."""
+    """A file of the quorum is untrustworthy; the text names the file and the offset. Nothing was changed."""
 
 
 class QuorumFailure(Exception):
-    """The node must stop: going on could lose or contradict what was committed."""
+    """The node must stop: continuing could lose or contradict committed entries."""
 
 
 class NotLeading(Exception):
@@ -103,23 +103,23 @@ class OutcomeUnknown(Exception):
 
 
 class QuorumBusy(Exception):
-    """The bound of proposals under way is reached; nothing was proposed."""
+    """The limit of pending proposals is reached; nothing was proposed."""
 
 
 class QuorumListener(Protocol):
     """The calls to the quorum's user, in order, on the event loop. An exception from it stops the node."""
 
     def on_load(self, offset: Offset, epoch: ControllerEpoch, snapshot: bytes) -> None:
-        """Forget all state; the snapshot is everything up to and with ``offset``."""
+        """Drop all state; the snapshot is everything up to and including ``offset``."""
 
     def on_commit(self, offset: Offset, epoch: ControllerEpoch, payload: bytes) -> None:
-        """The next committed entry. ``b""``: a leader's first entry, a barrier, or a command that was void."""
+        """Handle the next committed entry. ``b""``: a leader's first entry, a barrier, or a void command."""
 
     def on_leading(self, epoch: ControllerEpoch) -> None:
-        """This node leads, and every entry of earlier epochs has been heard."""
+        """Note that this node leads, and has delivered every entry of earlier epochs."""
 
     def on_resigned(self, epoch: ControllerEpoch) -> None:
-        """This node no longer leads under the epoch that ``on_leading`` named."""
+        """Note that this node no longer leads under the epoch that ``on_leading`` named."""
 
     def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
-        """The leader as far as this node knows; ``None`` while there is none."""
+        """Note the leader as far as this node knows; ``None`` while there is none."""

@@ -1,4 +1,4 @@
-"""Names the controllers of ``controller.quorum.voters`` that do not answer, each once until it answers again."""
+"""Logs the controllers of ``controller.quorum.voters`` that do not answer, each once until it answers again."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tidelog.model.ids import NodeId
 from tidelog.proto.transport.network import Address, NotServedHere
 
 UNREACHED_S: Final = 10.0
-"""How long a controller may be silent before it is named: nodes start one after the other, and restart."""
+"""How long a controller may be silent before it is logged: nodes start one by one, and restart."""
 
 log = logging.getLogger(__name__)
 
 
 class Unreached:
-    """Bounded by the number of voters."""
+    """The unreachable controllers. Bounded by the number of voters."""
 
     def __init__(self) -> None:
         self._since_s: dict[NodeId, float] = {}
@@ -26,7 +26,7 @@ class Unreached:
         self._told.discard(voter)
 
     def failed(self, voter: NodeId, address: Address, error: Exception, now_s: float) -> None:
-        """An attempt to reach ``voter`` failed. A listener that is no controller's is named at once."""
+        """Note a failed attempt to reach ``voter``. A listener that is not a controller's is logged immediately."""
         silent_s = now_s - self._since_s.setdefault(voter, now_s)
         if voter in self._told or not (silent_s >= UNREACHED_S or isinstance(error, NotServedHere)):
             return
