@@ -1,11 +1,11 @@
 """The partitions of a transaction: each is added before anything is written to it, or verified to be in it.
 
 Source: ``TransactionCoordinator.handleAddPartitionsToTransaction`` and ``handleVerifyPartitionsInTransaction``,
-KIP-890. A departure: if another operation on the id is under way, or the previous transaction is being completed, a
-request waits for that (``add_wait_max_ms`` at most) instead of getting CONCURRENT_TRANSACTIONS at once; all waiting
-requests are then written as one record. In the second protocol the leaders of all a transaction's partitions ask at
-about the same time, and the next transaction begins while markers are on their way: a retry after a pause would cost
-more than the wait.
+KIP-890. One difference: if another operation on the id is in progress, or the previous transaction is being completed,
+a request waits for that (``add_wait_max_ms`` at most) instead of immediately getting CONCURRENT_TRANSACTIONS; all
+waiting requests are then written as one record. In the second protocol the leaders of all partitions of a transaction
+ask at about the same time, and the next transaction begins while markers are still being sent: a retry after a pause
+would cost more than the wait.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Adding:
         shard.watch_idle(self.serve)
 
     def add_partitions(self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0) -> None:
-        """Add them all or none, or only check them (``verify_only``)."""
+        """Add all the partitions or none, or only check them (``verify_only``)."""
         if request.verify_only:
             self._shard.answer(waiter, self._verify(request))
             return
@@ -75,7 +75,7 @@ class Adding:
             self._shard.waiting_adds += 1
 
     def serve(self, entry: Entry, now: Moment) -> None:
-        """The id is free again: the waiting requests get their turn."""
+        """Serve the waiting requests, as the id is free again."""
         if not entry.adds:
             return
         waiting, entry.adds = entry.adds, []
@@ -87,7 +87,7 @@ class Adding:
             self._shard.timers.cancel(_key(entry))
 
     def give_up(self, transactional_id: str, now: Moment) -> None:
-        """Tell requests that have waited too long to ask again."""
+        """Tell requests that have waited too long to retry."""
         entry = self._shard.entries.get(transactional_id)
         if entry is None:
             return
@@ -154,7 +154,7 @@ class Adding:
         )
 
     def _fits(self, entry: Entry, value: Transaction, partitions: dict[TopicPartition, None], now: Moment) -> bool:
-        """If a transaction's record cannot be written, it could not be ended either."""
+        """Return whether a transaction's record can be written; if not, its end could not be written either."""
         count = len(value.partitions) + len(partitions)
         if self._shard.fits_surely(entry, count):
             return True
@@ -170,7 +170,8 @@ class Adding:
         return None if asker == value.identity else ErrorCode.PRODUCER_FENCED
 
     def _verify(self, request: AddPartitionsTransaction) -> AddedTransaction:
-        """Ignores operations under way: the partition's leader checks once more when it appends (as in Kafka)."""
+        """Check partitions, ignoring operations in progress: the partition's leader checks again when it appends (as in
+        Kafka)."""
         found = self._shard.known(request.transactional_id)
         value = None if found is None else found[1]
         error = self._fault(value, Identity(request.producer_id, request.producer_epoch))
@@ -193,7 +194,7 @@ class Adding:
 
 
 def added(request: AddPartitionsTransaction, error: ErrorCode) -> AddedTransaction:
-    """The same answer for each partition."""
+    """Return the same answer for each partition."""
     results = (AddedPartition(item.topic, item.partition, error) for item in request.partitions)
     return AddedTransaction(request.transactional_id, tuple(results))
 

@@ -1,7 +1,7 @@
-"""The transaction coordinator of a node: the shell around the partitions of ``__transaction_state`` that it leads.
+"""A node's transaction coordinator: the shell for the partitions of ``__transaction_state`` that it leads.
 
-:mod:`tidelog.replication.coordinators.coordinator_shell` has the parts that all coordinators share,
-:mod:`tidelog.transactions.shard` the decisions of one partition.
+:mod:`tidelog.replication.coordinators.coordinator_shell` has the parts that all coordinators share;
+:mod:`tidelog.transactions.shard` has one partition's decisions.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from tidelog.transactions.shard import Shard
 
 class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
     """See the module. ``group_partition`` returns the partition of a group's offsets; ``new_producer_id`` returns an
-    unused id, or None; ``newest_connection`` is the number of the connection that this node accepted last."""
+    unused id, or None; ``newest_connection`` is the number of the connection that this node accepted most recently."""
 
     def __init__(
         self,
@@ -87,14 +87,14 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         count = settings.state_log_num_partitions if partitions is None else partitions
         super().__init__(TRANSACTION_STATE_TOPIC, count, clock, log, self.counters, on_fatal)
         self.settings = settings
-        """For the partitions led from now on."""
+        """Used for partitions led from now on."""
         self._new_producer_id = new_producer_id
         self._markers = markers
         self._group_partition = group_partition
         self._newest_connection = newest_connection
         self._allocating: set[asyncio.Task[None]] = set()
         self._sendings: dict[tuple[int, Token], Sending] = {}
-        """Markers on their way, by the partition that decided them."""
+        """Markers being sent, by the partition that decided them."""
 
     # --- Life ---------------------------------------------------------------------------------------
 
@@ -112,7 +112,8 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
             task.cancel()
 
     def partition_for(self, key: str) -> int:
-        """``key``: a transactional id, or what :func:`tidelog.model.sinks.sink_key` makes of a sink's name."""
+        """Return the partition of ``key``: a transactional id, or :func:`tidelog.model.sinks.sink_key` of a sink's
+        name."""
         return coordinator_partition(coordinator_key(key), self._partitions)
 
     def _new_shard(self, partition: int, epoch: LeaderEpoch) -> Shard:
@@ -135,7 +136,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
     def init_producer_id(
         self, request: InitProducerIdRequest, context: CallContext
     ) -> asyncio.Future[InitProducerIdResponse]:
-        """Without a transactional id: a fresh producer id (or none now; the client asks again)."""
+        """Give a transactional id an identity. Without one: a fresh producer id (or none now; the client retries)."""
         if request.transactional_id is None:
             return self._fresh_identity()
         key = _id_key(request.transactional_id)
@@ -224,7 +225,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return done(ListTransactionsResponse(*found))
 
     def hold(self, request: HoldTransactionsRequest, context: CallContext) -> asyncio.Future[HoldTransactionsResponse]:
-        """Decide nothing for a while, in all partitions that this node leads, or in none."""
+        """Stop deciding for a while, in all partitions that this node leads, or in none."""
         if not request.hold_id or not 0 <= request.hold_ms <= HOLD_MS_MAX:
             text = f"expected a hold's name, and 0 to {HOLD_MS_MAX} ms, found {request.hold_id!r}, {request.hold_ms} ms"
             return done(HoldTransactionsResponse(ErrorCode.INVALID_REQUEST, error_message=text))
@@ -241,7 +242,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return done(HoldTransactionsResponse(ErrorCode.NONE, tuple(held)))
 
     def gauges(self) -> TransactionGauges:
-        """Visits every transactional id: for scraping, not for hot paths."""
+        """Return the gauges. Visits every transactional id: for scraping, not for hot paths."""
         transactions: dict[str, int] = {}
         waiting = loaded = sinks = 0
         for led in self._actives():
@@ -306,7 +307,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
 
 
 def transactional_id_fault(transactional_id: str) -> str | None:
-    """Why this is not a valid transactional id, or None."""
+    """Return why this is not a valid transactional id, or None."""
     if not transactional_id:
         return "expected a transactional id, found an empty one"
     size = len(transactional_id.encode("utf-8", "surrogatepass"))

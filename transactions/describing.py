@@ -12,7 +12,7 @@ from tidelog.transactions.transaction import NO_START, Entry
 
 
 def describe(transactional_id: str, entry: Entry | None) -> DescribedTransaction:
-    """State, identity, and open partitions; for a decided transaction, all of its partitions."""
+    """Return state, identity, and open partitions; for a decided transaction, all of its partitions."""
     if entry is None or entry.value is None:
         return DescribedTransaction(
             transactional_id,
@@ -32,8 +32,8 @@ def describe(transactional_id: str, entry: Entry | None) -> DescribedTransaction
 
 
 def listed(entries: Iterable[Entry], request: ListTransactionsRequest, wall_ms: int) -> list[ListedTransaction]:
-    """Those in one of the states, with one of the producer ids, open for longer than the duration; empty: all. Case
-    does not matter."""
+    """Return those in one of the states, with one of the producer ids, open for longer than the duration; empty filters
+    match all. Case does not matter."""
     states = {name.lower() for name in request.states}
     producer_ids = set(request.producer_ids)
     matches = compiled(request.id_pattern).fullmatch if request.id_pattern else None

@@ -1,4 +1,4 @@
-"""Actions that the coordinator's core asks of its shell, in order."""
+"""Actions that the coordinator's core requests from its shell, in order."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
-    """Ask for an unused producer id, then tell ``allocated``, exactly once."""
+    """Request an unused producer id, then tell ``allocated``, exactly once."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class SendMarkers:
-    """Make sure that each partition gets the marker; tell ``marked`` about each once it has."""
+    """Ensure that each partition gets the marker; tell ``marked`` about each once it has."""
 
     token: Token
     marker: TransactionMarker
@@ -45,7 +45,7 @@ class SendMarkers:
 
 @dataclass(frozen=True, slots=True)
 class StopMarkers:
-    """Stop sending these."""
+    """Stop sending these markers."""
 
     token: Token
 

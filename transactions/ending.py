@@ -1,13 +1,13 @@
 """How transactions end: prepare, commit, abort, timeouts, markers, completion.
 
-The decision is a record, PrepareCommit or PrepareAbort. The answer goes out once it is replicated, and the decision
-never changes. Then each partition gets its marker, and a last record says that all have it. Source:
+The decision is a record, PrepareCommit or PrepareAbort. The answer is sent once it is replicated, and the decision
+never changes. Then each partition gets its marker, and a final record says that all have it. Source:
 ``TransactionCoordinator.endTransaction``, ``TransactionMarkerChannelManager``, KIP-890.
 
 In the second protocol the decision takes the next epoch, and the markers carry it, so late requests of this transaction
-are refused everywhere. Departures from Kafka: a repeated EndTxn gets its answer even while the markers are on their
-way, since the decision is made (Kafka: CONCURRENT_TRANSACTIONS); aborts that no client asked for also rotate the
-producer id before its epochs run out.
+are refused everywhere. Differences from Kafka: a repeated EndTxn gets its answer even while the markers are being sent,
+since the decision is made (Kafka: CONCURRENT_TRANSACTIONS); aborts that no client requested also rotate the producer id
+before its epochs run out.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _OUTCOME: Final = {
 
 
 class Ending:
-    """Decides how transactions end, and makes sure that they do."""
+    """Decides how transactions end, and ensures that they do."""
 
     __slots__ = ("_shard",)
 
@@ -117,7 +117,7 @@ class Ending:
     # --- The decision -------------------------------------------------------------------------------
 
     def end(self, request: EndTxnRequest, waiter: int, now: Moment, connection: int = 0) -> None:
-        """Commit or abort at a producer's request. ``connection`` matters in the first protocol alone."""
+        """Commit or abort at a producer's request. ``connection`` matters only in the first protocol."""
         answer: EndTxnResponse | ErrorCode | None
         if is_sinks(request.transactional_id) and (request.committed or not request.bump_epoch):
             what = "a sink's transaction is committed by CommitBatch alone; its own writer may abort it"
@@ -131,7 +131,7 @@ class Ending:
             self._shard.answer(waiter, response)
 
     def _end(self, request: EndTxnRequest, waiter: int, now: Moment) -> EndTxnResponse | ErrorCode | None:
-        """The second protocol (see the table in ``endTransaction``)."""
+        """End a transaction of the second protocol (see the table in ``endTransaction``)."""
         found = self._shard.known(request.transactional_id)
         if found is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -165,7 +165,7 @@ class Ending:
     def _end_first_protocol(
         self, request: EndTxnRequest, waiter: int, now: Moment, connection: int
     ) -> EndTxnResponse | ErrorCode | None:
-        """The producer keeps its epoch (``endTransactionWithTV1``)."""
+        """End a transaction of the first protocol: the producer keeps its epoch (``endTransactionWithTV1``)."""
         found = self._shard.known(request.transactional_id)
         if found is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -230,7 +230,7 @@ class Ending:
             write(NOBODY, now)
 
     def carry_out(self, entry: Entry, cause: Cause, now: Moment) -> None:
-        """A decision is committed in the log: act on it."""
+        """Carry out a decision that is committed in the log."""
         counters = self._shard.counters
         assert entry.value is not None
         if entry.value.state is TransactionState.PREPARE_COMMIT:
@@ -242,7 +242,7 @@ class Ending:
         self.send_markers(entry, now)
 
     def discard(self, entry: Entry, cause: Cause, now: Moment) -> None:
-        """Abort a transaction that nobody asks about; an empty one of a sink is just forgotten."""
+        """Abort a transaction that has no waiting client; an empty one of a sink is just forgotten."""
         if entry.attempt is not None and entry.value is not None and entry.value.state is TransactionState.EMPTY:
             self._shard.move(entry, None, cause, (), now)
         else:
@@ -263,8 +263,8 @@ class Ending:
         self._shard.timers.set(TIMEOUTS_KEY, now.monotonic_ms + interval)
 
     def abort_timed_out(self, now: Moment) -> None:
-        """Abort transactions that were open for too long, or prepared for too long if a sink owns them. If one cannot
-        be aborted now, that happens later."""
+        """Abort transactions that were open for too long, or prepared for too long if a sink owns them. Those that
+        cannot be aborted now are aborted later."""
         for entry in list(self._shard.ongoing.values()):
             if not self._shard.can_append:
                 break
@@ -276,7 +276,7 @@ class Ending:
     # --- Markers ------------------------------------------------------------------------------------
 
     def send_markers(self, entry: Entry, now: Moment) -> None:
-        """The decision is committed in the log: tell the partitions."""
+        """Send the markers, as the decision is committed in the log."""
         value = entry.value
         assert value is not None
         assert value.state.is_decided
@@ -296,9 +296,8 @@ class Ending:
         self._shard.effects.append(SendMarkers(self._shard.token(entry.sending), marker))
 
     def marked(self, number: int, partitions: Sequence[GroupPartition], error: ErrorCode, now: Moment) -> None:
-        """These partitions have their marker, or no longer exist. With an error they refuse it, because a newer
-        coordinator, or a newer epoch of the producer, has spoken to them; then there is nothing more to do (as in
-        Kafka)."""
+        """Note that these partitions have their marker, or no longer exist. With an error they refuse it, because they
+        know a newer coordinator, or a newer epoch of the producer; then nothing more is needed (as in Kafka)."""
         entry = self._shard.sendings.get(number)
         if entry is None:
             return
@@ -324,7 +323,7 @@ class Ending:
             self._complete(entry, now)
 
     def _complete(self, entry: Entry, now: Moment) -> None:
-        """All markers are written: record that too, and try until it succeeds. A sink's transaction has no successor;
+        """Record that all markers are written, and retry until that succeeds. A sink's transaction has no successor;
         this record forgets it."""
         value = entry.value
         assert value is not None
@@ -349,7 +348,7 @@ class Ending:
 
 
 def decided(value: Transaction, *, committed: bool, following: Identity = NOBODY, wall_ms: int) -> Transaction:
-    """The transaction after the decision about it: the markers carry its next epoch."""
+    """Return the transaction after its decision: the markers carry its next epoch."""
     idle = value.state.is_idle
     return replace(
         value,
@@ -366,7 +365,7 @@ def decided(value: Transaction, *, committed: bool, following: Identity = NOBODY
 
 
 def _stranger(value: Transaction, asker: Identity) -> ErrorCode:
-    """Why this producer does not own the id."""
+    """Return why this producer does not own the id."""
     if asker == value.following:
         return ErrorCode.INVALID_TXN_STATE  # the prepared transaction ends first, under its own identity
     if asker.producer_id == value.identity.producer_id:

@@ -19,7 +19,7 @@ _BATCH_HEADER_BYTES: Final = 61
 
 
 class Expiring:
-    """Checks all ids from time to time."""
+    """Checks all ids periodically."""
 
     __slots__ = ("_shard",)
 
@@ -31,7 +31,7 @@ class Expiring:
         self._shard.timers.set(EXPIRY_KEY, now.monotonic_ms + interval)
 
     def check(self, now: Moment) -> None:
-        """Write tombstones for expired ids, in batches of a size that the topic accepts."""
+        """Write tombstones for expired ids, in batches that the topic's size limit allows."""
         limit = now.wall_ms - self._shard.settings.transactional_id_expiration_ms
         batch: list[Entry] = []
         size = _BATCH_HEADER_BYTES

@@ -1,9 +1,9 @@
-"""A hold: a while in which a coordinator decides nothing, so that a backup finds each transaction whole or open.
+"""A hold: a period in which a coordinator decides nothing, so that a backup finds each transaction complete or open.
 
-Nothing new is written for as long as a hold is in force; what was decided before gets its markers. A hold that settles
-on every partition of ``__transaction_state`` thus splits all transactions of the cluster in two: those that are
-complete in each of their partitions, and those that nobody has decided. Holds end by themselves, and nobody else's
-answer waits for one: clients are told to ask again.
+No new records are written while a hold is in force; earlier decisions get their markers. A hold that is settled on
+every partition of ``__transaction_state`` thus splits all transactions of the cluster in two: those that are complete
+in each of their partitions, and undecided ones. Holds end on their own, and no other answer waits for one: clients must
+retry.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.transactions.shard_state import HOLD_KEY, ShardState
 
 
 class Holding:
-    """Begins, prolongs and ends the hold of one partition."""
+    """Begins, extends and ends the hold of one partition."""
 
     __slots__ = ("_shard",)
 
@@ -23,7 +23,7 @@ class Holding:
         self._shard = shard
 
     def hold(self, partition: int, hold_id: str, hold_ms: int, now: Moment) -> HeldPartition:
-        """``hold_ms`` 0 ends the hold. No other one must be in force."""
+        """Begin or extend a hold; ``hold_ms`` 0 ends it. No other hold may be in force."""
         shard = self._shard
         assert shard.hold in ("", hold_id)
         unbroken = shard.hold == hold_id

@@ -1,8 +1,8 @@
 """InitProducerId: gives a transactional id a new identity, which fences the previous producer.
 
-Source: ``TransactionCoordinator.handleInitProducerId`` and ``prepareInitProducerIdTransit``, KIP-360, KIP-939.
-One departure: in Kafka, a fenced producer that names its epoch can abort the open transaction of the one that fenced it
-(Kafka checks the epoch only if nothing is open); here it gets PRODUCER_FENCED at once.
+Source: ``TransactionCoordinator.handleInitProducerId`` and ``prepareInitProducerIdTransit``, KIP-360, KIP-939. One
+difference: in Kafka, a fenced producer that names its epoch can abort the open transaction of the one that fenced it
+(Kafka checks the epoch only if nothing is open); here it immediately gets PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.transactions.transitions import Cause, TransactionState
 
 
 class Initialising:
-    """Hands out producer identities."""
+    """Assigns producer identities."""
 
     __slots__ = ("_ending", "_shard")
 
@@ -38,8 +38,8 @@ class Initialising:
         now: Moment,
         connection: int = 0,
     ) -> None:
-        """``transactional_id`` is the request's, and valid. The admitted producer speaks on ``connection`` from now on,
-        or on a newer one."""
+        """Start to answer ``waiter`` for the request's valid ``transactional_id``. From now on, the admitted producer
+        uses ``connection`` or a newer one."""
         if is_sinks(transactional_id):
             what = f"{transactional_id[:100]!r}: only the ledgers of sinks give out and end such ids (AbortJob)"
             self._shard.answer(waiter, InitProducerIdResponse(ErrorCode.INVALID_REQUEST, error_message=what))
@@ -66,7 +66,7 @@ class Initialising:
     def _init(
         self, transactional_id: str, request: InitProducerIdRequest, waiter: int, now: Moment
     ) -> ErrorCode | None:
-        """Begin the steps that answer ``waiter``, or return the error that answers it."""
+        """Start the steps that answer ``waiter``, or return the error that answers it."""
         entry = self._shard.entries.get(transactional_id)
         if entry is None:
             return self._create(transactional_id, request, waiter)
@@ -114,8 +114,9 @@ class Initialising:
         waiter: int,
         now: Moment,
     ) -> None:
-        """The next epoch, or a new producer id if there is none. ``previous`` is set only for a producer that
-        identifies itself. Otherwise it is a new one, and no request of the former one may pass for a repetition."""
+        """Assign the next epoch, or a new producer id if there is none. ``previous`` is set only for a producer that
+        identifies itself. Otherwise the producer is new, and no request of the previous one may count as a
+        repetition."""
         previous = NOBODY if expected is None else value.identity
         if not value.identity.is_last:
             self._give(entry, request, value.identity.next, previous, waiter, now)
@@ -151,7 +152,7 @@ class Initialising:
         self._shard.move(entry, after, Cause.INITIALISED, (_asker(waiter, identity),), now)
 
     def _fence(self, entry: Entry, waiter: int, now: Moment) -> None:
-        """Abort the open transaction; the asker must come back when that is done, for an epoch after the fence."""
+        """Abort the open transaction; the client must retry after that, for an epoch after the fence."""
 
         def tell(error: ErrorCode) -> InitProducerIdResponse:
             return InitProducerIdResponse(ErrorCode.CONCURRENT_TRANSACTIONS if error is ErrorCode.NONE else error)
@@ -159,7 +160,7 @@ class Initialising:
         self._ending.abort(entry, Cause.FENCED, (Asker(waiter, tell),), now)
 
     def _keep(self, entry: Entry, value: Transaction, request: InitProducerIdRequest, waiter: int, now: Moment) -> None:
-        """Leave it prepared; the asker gets an identity of its own for later transactions."""
+        """Keep the transaction prepared; the client gets its own identity for later transactions."""
         if value.following != NOBODY and not value.following.is_last:
             self._kept(entry, value, request, value.following.next, waiter, now)
             return
@@ -199,6 +200,6 @@ def _asker(waiter: int, identity: Identity, ongoing: Identity = NOBODY) -> Asker
 
 
 def unallocated(askers: Sequence[Asker], shard: ShardState) -> None:
-    """There is no producer id now (Kafka's ``RPCProducerIdManager``): the client must ask again."""
+    """Tell the client to retry, because there is no producer id now (Kafka's ``RPCProducerIdManager``)."""
     for asker in askers:
         shard.answer(asker.waiter, asker.tell(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))

@@ -1,10 +1,10 @@
-"""A sink's ledger: which of its numbered batches is decided, and which job may write the next.
+"""A sink's ledger: which of its numbered batches is decided, and which job may write the next one.
 
-A *job* is one run of one batch, under a name that is used once. Per sink there is at most one *current* job, that of
-the undecided batch. A job that the ledger does not know becomes the current one (it *takes over*) with its first
-transaction; the previous job is then *fenced*, and stays so until its batch is decided. An undecided transaction of any
-other job is as good as aborted: the coordinator aborts it as soon as it finds it (presumed abort). So a batch is
-decided once, for one job, and all of that job's winners are committed or none.
+A *job* is one run of one batch, under a unique name. Each sink has at most one *current* job, that of the undecided
+batch. A job unknown to the ledger becomes the current one (it *takes over*) with its first transaction; the previous
+job is then *fenced*, and stays so until its batch is decided. Undecided transactions of any other job count as aborted:
+the coordinator aborts them when it finds them (presumed abort). So a batch is decided once, for one job, and all of
+that job's winners are committed or none.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class JobStanding(enum.Enum):
     CURRENT = enum.auto()
     FENCED = enum.auto()
     ANOTHER_BATCH = enum.auto()
-    """The job is the current one, but of another batch."""
+    """The job is the current one, but for another batch."""
     UNKNOWN = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A sink as one record stores it. ``fenced``: jobs by the batch that each wrote, the oldest first."""
+    """A sink as one record stores it. ``fenced``: jobs with the batch that each wrote, oldest first."""
 
     last_batch: int = NO_BATCH
     last_job: str = NO_JOB
@@ -46,7 +46,7 @@ class Ledger:
     fenced: Mapping[str, int] = field(default_factory=dict)
 
     def standing(self, batch: int, job: str) -> JobStanding:
-        """A decided batch goes before everything else."""
+        """Return a job's standing. A decided batch takes precedence over everything else."""
         if batch <= self.last_batch:
             return JobStanding.DECIDED
         if job == self.job:
@@ -54,28 +54,28 @@ class Ledger:
         return JobStanding.FENCED if job in self.fenced else JobStanding.UNKNOWN
 
     def keeps(self, attempt: SinkAttempt) -> bool:
-        """Whether this undecided transaction may still be committed."""
+        """Return whether this undecided transaction may still be committed."""
         return self.standing(attempt.batch, attempt.job) is JobStanding.CURRENT
 
     def taken_over(self, batch: int, job: str, fenced_max: int, wall_ms: int) -> Ledger:
-        """``job`` is the current one from now on. Beyond ``fenced_max`` the oldest fenced job is forgotten. If it came
-        back, it would take over in its turn; its earlier writes stay aborted."""
+        """Make ``job`` the current one. Beyond ``fenced_max`` the oldest fenced job is forgotten. If that came back, it
+        would take over again; its earlier writes stay aborted."""
         fenced = self._fencing(((self.job, self.batch),), fenced_max)
         return replace(self, batch=batch, job=job, fenced=fenced, updated_ms=wall_ms)
 
     def aborted(self, batch: int, job: str, fenced_max: int, wall_ms: int) -> Ledger:
-        """``job`` is fenced."""
+        """Fence ``job``."""
         after = replace(self, batch=NO_BATCH, job=NO_JOB) if job == self.job else self
         return replace(after, fenced=self._fencing(((job, batch),), fenced_max), updated_ms=wall_ms)
 
     def decided(self, batch: int, job: str, wall_ms: int) -> Ledger:
-        """``batch`` is decided for ``job``. Jobs of later batches, as a sink of two owners has, stay fenced."""
+        """Decide ``batch`` for ``job``. Jobs of later batches, which a sink with two owners has, stay fenced."""
         others = self.fenced if self.job in (NO_JOB, job) else {**self.fenced, self.job: self.batch}
         fenced = {other: its for other, its in others.items() if its > batch}
         return Ledger(batch, job, wall_ms, NO_BATCH, NO_JOB, wall_ms, fenced)
 
     def stored(self) -> SinkLedgerValue:
-        """As a record holds it."""
+        """Return the ledger as a record value."""
         return SinkLedgerValue(
             self.last_batch, self.last_job, self.decided_ms, self.batch, self.job, self.updated_ms,
             tuple(self.fenced.items()),
@@ -93,12 +93,12 @@ NEW: Final = Ledger()
 
 
 def loaded(value: SinkLedgerValue) -> Ledger:
-    """The ledger that a record tells of."""
+    """Return the ledger in a record."""
     return Ledger(*value[:6], dict(value.fenced))
 
 
 class Sink:
-    """A sink and its transactions; ``ledger`` is the committed state of the log, NEW before its first record."""
+    """A sink and its transactions; ``ledger`` is the log's committed state, NEW before its first record."""
 
     __slots__ = ("busy", "key", "ledger", "name", "transactions")
 
@@ -107,9 +107,9 @@ class Sink:
         self.key = key
         self.ledger = NEW
         self.busy = False
-        """A record of the ledger is being replicated."""
+        """Whether a record of the ledger is being replicated."""
         self.transactions: dict[str, Entry] = {}
-        """Its transactions that are not forgotten yet, by their ids."""
+        """Its remembered transactions, by their ids."""
 
     @property
     def is_unused(self) -> bool:
@@ -117,7 +117,7 @@ class Sink:
         return self.ledger is NEW and not self.busy and not self.transactions
 
     def abandons(self, entry: Entry) -> bool:
-        """Whether this transaction is undecided, and can no longer be committed."""
+        """Return whether this transaction is undecided, and can no longer be committed."""
         return (
             entry.value is not None
             and not entry.value.state.is_decided

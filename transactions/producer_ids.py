@@ -1,6 +1,6 @@
-"""Producer ids on a broker: blocks from the controller, handed out one by one (KIP-730).
+"""Producer ids on a broker: blocks from the controller, assigned one by one (KIP-730).
 
-We ask for the next block when the current one runs low, so that handing out an id need not wait, provided that the
+The broker requests the next block when the current one runs low, so that an id is available without a wait if the
 controller answers in time. Source: Kafka's ``RPCProducerIdManager``.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 from tidelog.model.ids import ProducerId
 
 PREFETCH_BELOW: Final = 0.9
-"""Share of a block that is used up when we ask for the next one."""
+"""The used share of a block at which the next one is requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,12 @@ class ProducerIdBlock:
 
 
 AllocateBlock = Callable[[], Awaitable[ProducerIdBlock | None]]
-"""Asks the controller; ``None`` if it does not answer in time. If the answer is lost, its block stays unused."""
+"""Asks the controller; returns ``None`` if it does not answer in time. If the answer is lost, its block stays
+unused."""
 
 
 class ProducerIds:
-    """Hands out ids that are unique in the cluster."""
+    """Assigns ids that are unique in the cluster."""
 
     def __init__(self, allocate: AllocateBlock) -> None:
         self._allocate = allocate
@@ -47,7 +48,7 @@ class ProducerIds:
                 answered = await asyncio.shield(self._ask())
                 if not answered:
                     return None
-                continue  # other waiters may have used up the block: look again
+                continue  # other waiters may have used up the block: check again
             block, self._following = self._following, None
             self._next = block.first
             self._end = block.first + block.count
@@ -59,7 +60,7 @@ class ProducerIds:
         return found
 
     def close(self) -> None:
-        """Stop asking."""
+        """Stop requesting blocks."""
         if self._asking is not None:
             self._asking.cancel()
 

@@ -13,7 +13,7 @@ from tidelog.transactions.transaction import Entry, loaded
 
 
 class Replaying(CoreReplaying):
-    """Takes transactions and the ledgers of sinks."""
+    """Replays transactions and sinks' ledgers."""
 
     __slots__ = ("_shard",)
 
@@ -22,7 +22,7 @@ class Replaying(CoreReplaying):
         self._shard = shard
 
     def _control(self, batch: Batch) -> None:
-        """No transaction writes to this topic."""
+        """Do nothing: no transaction writes to this topic."""
 
     def _record(self, batch: Batch, offset: Offset, key: bytes, value: bytes | None) -> bool:
         decoded = decode_transaction_key(key)

@@ -1,4 +1,4 @@
-"""Operators' settings for transactions, with Kafka's names and defaults."""
+"""Operator settings for transactions, with Kafka's names and defaults."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ class TransactionSettings:
     """``transaction.coordinator.ids.max`` (Tidelog's own): most transactional ids in one partition of
     ``__transaction_state``; further ones get COORDINATOR_NOT_AVAILABLE."""
     appends_max: int = 10_000
-    """``transaction.coordinator.appends.max`` (Tidelog's own): most appends under way in one partition of
-    ``__transaction_state``; beyond them COORDINATOR_NOT_AVAILABLE. The last records of decided transactions may exceed
+    """``transaction.coordinator.appends.max`` (Tidelog's own): most pending appends in one partition of
+    ``__transaction_state``; beyond them COORDINATOR_NOT_AVAILABLE. The final records of decided transactions may exceed
     it."""
     partitions_max: int = 10_000
     """``transaction.partitions.max`` (Tidelog's own): most partitions of one transaction; further ones get
     TRANSACTION_ABORTABLE."""
     waiting_adds_max: int = 10_000
     """``transaction.coordinator.waiting.adds.max`` (Tidelog's own): most AddPartitions and AddOffsets of one partition
-    of ``__transaction_state`` that wait for an operation under way; beyond them CONCURRENT_TRANSACTIONS."""
+    of ``__transaction_state`` that wait for another operation; beyond them CONCURRENT_TRANSACTIONS."""
     add_wait_max_ms: int = 100
-    """``transaction.coordinator.add.wait.max.ms`` (Tidelog's own): how long they wait before they are told to ask again
+    """``transaction.coordinator.add.wait.max.ms`` (Tidelog's own): how long they wait before they must be retried
     (CONCURRENT_TRANSACTIONS). Short, because the rest of the same request waits too."""
     sink_timeout_ms: int = 900_000
     """``transaction.sink.timeout.ms`` (Tidelog's own): how long a sink's transaction may be open."""
     sink_prepared_timeout_ms: int = 3_600_000
     """``transaction.sink.prepared.timeout.ms`` (Tidelog's own): how long one may be prepared. After that, its batch
-    must be written anew; until then, it holds up readers of committed records."""
+    must be written again; until then, it blocks readers of committed records."""
     sinks_max: int = 10_000
     """``transaction.coordinator.sinks.max`` (Tidelog's own): most ledgers in one partition of ``__transaction_state``.
     They never expire; further ones get POLICY_VIOLATION."""

@@ -1,10 +1,10 @@
 """The transaction coordinator of one partition of ``__transaction_state``: pure, without IO, threads or clocks.
 
-Requests, outcomes of appends, producer ids, news of markers and the time go in; *effects*
-(:mod:`tidelog.transactions.effects`) come out, to be performed in order. State follows the log: an id takes on a
-record's state when the record is replicated, and until then no other operation on it begins. No answer and no marker
-goes out before the record behind it is replicated. Source: Kafka's ``TransactionCoordinator``,
-``TransactionStateManager`` and ``TransactionMarkerChannelManager``; KIP-98, KIP-360, KIP-890, KIP-939.
+Its inputs are requests, append results, producer ids, marker results and the time; its outputs are *effects*
+(:mod:`tidelog.transactions.effects`), to be performed in order. State follows the log: an id takes on a record's state
+when the record is replicated, and until then no other operation on it begins. No answer and no marker is sent before
+its record is replicated. Source: Kafka's ``TransactionCoordinator``, ``TransactionStateManager`` and
+``TransactionMarkerChannelManager``; KIP-98, KIP-360, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from tidelog.transactions.transaction import Identity
 
 
 class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
-    """State machine of one partition under one leader epoch, which is the coordinator epoch of its markers."""
+    """State machine of one partition under one leader epoch, which is its markers' coordinator epoch."""
 
     __slots__ = (
         "_adding",
@@ -78,7 +78,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         counters: TransactionCounters | None = None,
         connections_before: int = 0,
     ) -> None:
-        """``connections_before``: the newest connection that this node has now."""
+        """``connections_before``: this node's newest connection now."""
         self._state = ShardState(
             leader_epoch, settings, batch_bytes_max, counters or TransactionCounters(), connections_before
         )
@@ -99,10 +99,10 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
     # --- Loading ------------------------------------------------------------------------------------
 
     def loaded(self, now: Moment) -> list[Effect]:
-        """The whole log is replayed: carry out its decisions, under this leader's epoch.
+        """Carry out the log's decisions after its full replay, under this leader's epoch.
 
-        Producers of the first protocol must speak on connections that are newer than this election. On an older one, a
-        request may still be under way from a time when this node coordinated them, before another node did.
+        Producers of the first protocol must use connections newer than this election. On an older one, a request may
+        still be in flight from a time when this node was their coordinator, before another node was.
         """
         for entry in list(self._state.entries.values()):
             entry.connection = self._state.connections_before + 1
@@ -123,8 +123,8 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
     def init_producer_id(
         self, request: InitProducerIdRequest, waiter: int, now: Moment, connection: int = 0
     ) -> list[Effect]:
-        """``request.transactional_id`` is present and valid. Never refused for its connection: the request fences the
-        previous producer, and a late one can do no more than that."""
+        """Handle a request with a valid ``transactional_id``. Its connection is never a reason to refuse it: the
+        request fences the previous producer, and a late one can do no more than that."""
         assert request.transactional_id is not None
         self._initialising.init(request.transactional_id, request, waiter, now, connection)
         return self._effects()
@@ -132,7 +132,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
     def add_partitions(
         self, request: AddPartitionsTransaction, waiter: int, now: Moment, connection: int = 0
     ) -> list[Effect]:
-        """The answer is an :class:`~tidelog.proto.calls.transaction_api.AddedTransaction`."""
+        """Add partitions. The answer is an :class:`~tidelog.proto.calls.transaction_api.AddedTransaction`."""
         self._adding.add_partitions(request, waiter, now, connection)
         return self._effects()
 
@@ -144,7 +144,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         partition: TopicPartition,
         connection: int = 0,
     ) -> list[Effect]:
-        """``partition``: the partition of the group's offsets."""
+        """Add a group's offsets; ``partition``: their partition."""
         asker = Identity(request.producer_id, request.producer_epoch)
         self._adding.add(
             request.transactional_id, asker, (partition,), waiter, AddOffsetsToTxnResponse, now, connection
@@ -198,7 +198,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
     # --- Time and log -------------------------------------------------------------------------------
 
     def allocated(self, token: Token, producer_id: ProducerId | None, now: Moment) -> list[Effect]:
-        """A requested producer id, or None if there is none now."""
+        """Note a requested producer id, or None if there is none now."""
         if token.leader_epoch != self._state.leader_epoch:
             return []
         allocation = self._state.allocations.pop(token.number, None)
@@ -217,7 +217,8 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         return self._effects()
 
     def marked(self, token: Token, partitions: Sequence[GroupPartition], error: ErrorCode, now: Moment) -> list[Effect]:
-        """NONE: these partitions have their marker, or no longer exist. Otherwise they refuse it for good."""
+        """Note marker results. NONE: these partitions have their marker, or no longer exist. Otherwise they refuse it
+        permanently."""
         if token.leader_epoch == self._state.leader_epoch:
             self._ending.marked(token.number, partitions, error, now)
         return self._effects()
@@ -265,7 +266,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         pending.ended(error, now)
 
     def _append_late(self, pending: PendingAppend, now: Moment) -> None:
-        """Tell waiters to ask again; pending writes end in their own time (Kafka's REQUEST_TIMED_OUT)."""
+        """Tell waiters to retry; pending writes end in their own time (Kafka's REQUEST_TIMED_OUT)."""
         for asker in pending.askers:
             self._state.answer(asker.waiter, asker.tell(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         pending.askers = ()

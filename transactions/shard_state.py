@@ -1,4 +1,4 @@
-"""The state that all decisions about one partition of ``__transaction_state`` share: its ids, timers and appends."""
+"""The state shared by all decisions about one partition of ``__transaction_state``: its ids, timers and appends."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, T
 Answered = Response | AddedTransaction
 
 _RECORD_SPARE_BYTES: Final = 256
-"""Bytes of a batch besides key and value, and the bytes that a transaction's end adds to its record."""
+"""Bytes of a batch besides key and value, plus those that a transaction's end adds to its record."""
 
 _PARTITION_BYTES_MAX: Final = TOPIC_NAME_LENGTH_MAX + 16
 
@@ -37,13 +37,13 @@ class TimerKind(enum.IntEnum):
     EXPIRY = 1
     """Check ids for expiry."""
     ADDS = 2
-    """Tell requests that wait to add partitions to ask again."""
+    """Tell requests that wait to add partitions to retry."""
     COMPLETE = 3
-    """Try to write a transaction's last record again."""
+    """Retry writing a transaction's final record."""
     SWEEP = 4
     """Check a sink's transactions for those that the ledger has abandoned."""
     HOLD = 5
-    """End a hold that nobody has prolonged."""
+    """End a hold that has not been extended."""
 
 
 class TimerKey(NamedTuple):
@@ -64,7 +64,7 @@ class Asker(NamedTuple):
 
 
 class PendingAppend:
-    """An append under way: who asked for it, and what follows."""
+    """A pending append: who requested it, and what follows."""
 
     __slots__ = ("askers", "ended")
 
@@ -83,7 +83,7 @@ class Allocation(NamedTuple):
 
 
 class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
-    """State with one writer; the deciding modules take turns with it."""
+    """State with a single writer; the deciding modules use it in turn."""
 
     __slots__ = (
         "allocations",
@@ -110,14 +110,14 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         super().__init__(leader_epoch, batch_bytes_max)
         self.settings = settings
         self.connections_before = connections_before
-        """The newest connection that this node had when it was elected."""
+        """This node's newest connection at its election."""
         self.counters = counters
         self.entries: dict[str, Entry] = {}
         self.sinks: dict[str, Sink] = {}
         self.ongoing: dict[str, Entry] = {}
-        """Those that may time out."""
+        """Transactions that may time out."""
         self.sendings: dict[int, Entry] = {}
-        """Entries with markers on their way, by number."""
+        """Entries whose markers are being sent, by number."""
         self.allocations: dict[int, Allocation] = {}
         self.idle_watchers: list[Callable[[Entry, Moment], None]] = []
         self.waiting_adds = 0
@@ -131,11 +131,11 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
 
     @property
     def can_append(self) -> bool:
-        """Whether something new may be begun."""
+        """Whether a new operation may begin."""
         return not self.hold and len(self.appends) + len(self.allocations) < self.settings.appends_max
 
     def append(self, records: Sequence[CoordinatorRecord], pending: PendingAppend, now: Moment) -> None:
-        """Ask for an append."""
+        """Request an append."""
         deadline_ms = now.monotonic_ms + self.settings.request_timeout_ms if pending.askers else None
         token = self.begin_append(pending, deadline_ms)
         self.effects.append(Append(token, tuple(records), now.wall_ms))
@@ -147,7 +147,8 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         got: Callable[[ProducerId, Moment], None],
         missed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Ask for a producer id; nothing else happens to ``entry``, if given, until the id comes or is refused."""
+        """Request a producer id; no other operation on ``entry``, if given, begins until the id arrives or is
+        refused."""
         if entry is not None:
             assert entry.busy is None
             entry.busy = Busy.ALLOCATING
@@ -156,18 +157,18 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         self.effects.append(Allocate(self.token(number)))
 
     def watch_idle(self, watcher: Callable[[Entry, Moment], None]) -> None:
-        """Tell ``watcher`` when no operation on an id is under way any longer."""
+        """Call ``watcher`` when an id has no operation in progress any more."""
         self.idle_watchers.append(watcher)
 
     def idle(self, entry: Entry, now: Moment) -> None:
-        """No operation on this id is under way, unless a notified waiter begins one."""
+        """Note that this id has no operation in progress, unless a notified waiter begins one."""
         for watcher in self.idle_watchers:
             watcher(entry, now)
 
     # --- Transactional ids --------------------------------------------------------------------------
 
     def new_entry(self, transactional_id: str) -> Entry | None:
-        """Begin an id; None if there are ``ids_max`` already."""
+        """Create an id; None if there are ``ids_max`` already."""
         if len(self.entries) >= self.settings.ids_max:
             return None
         entry = Entry(transactional_id, encode_transaction_key(transactional_id), None)
@@ -175,13 +176,13 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         return entry
 
     def enter(self, entry: Entry) -> None:
-        """Keep an id, and its sink if it has one. Bounds do not apply to entries from the log."""
+        """Keep an id, and its sink if it has one. Limits do not apply to entries from the log."""
         self.entries[entry.transactional_id] = entry
         if entry.attempt is not None:
             self.enter_sink(entry.attempt.sink).transactions[entry.transactional_id] = entry
 
     def known(self, transactional_id: str) -> tuple[Entry, Transaction] | None:
-        """An id that has a record, with its value."""
+        """Return an id that has a record, with its value."""
         entry = self.entries.get(transactional_id)
         return None if entry is None or entry.value is None else (entry, entry.value)
 
@@ -198,12 +199,12 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         return CoordinatorRecord(entry.key, encode_transaction_value(value.stored()))
 
     def fits_surely(self, entry: Entry, partitions: int) -> bool:
-        """The same without the record: assumes this many partitions of topics with the longest names."""
+        """Like :meth:`fits`, without the record: assumes this many partitions of topics with the longest names."""
         size = len(entry.key) + partitions * _PARTITION_BYTES_MAX
         return size + _RECORD_SPARE_BYTES <= self.batch_bytes_max
 
     def fits(self, record: CoordinatorRecord) -> bool:
-        """Whether this record, and what will follow it until the transaction's end, can be written."""
+        """Return whether this record, and those that follow it until the transaction's end, can be written."""
         size = len(record.key) + len(record.value or b"")
         return size + _RECORD_SPARE_BYTES <= self.batch_bytes_max
 
@@ -251,7 +252,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         self.append((record,), append, now)
 
     def put(self, entry: Entry, value: Transaction) -> None:
-        """The id has this value from now on."""
+        """Give the id this value from now on."""
         entry.value = value
         if entry.may_time_out:
             self.ongoing[entry.transactional_id] = entry
@@ -261,11 +262,11 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
     # --- Sinks --------------------------------------------------------------------------------------
 
     def new_sink(self, name: str) -> Sink | None:
-        """Begin a sink; None if there are ``sinks_max`` already."""
+        """Create a sink; None if there are ``sinks_max`` already."""
         return None if len(self.sinks) >= self.settings.sinks_max else self.enter_sink(name)
 
     def enter_sink(self, name: str) -> Sink:
-        """The sink of this name. Bounds do not apply to entries from the log."""
+        """Return the sink with this name. Limits do not apply to entries from the log."""
         sink = self.sinks.get(name)
         if sink is None:
             sink = self.sinks[name] = Sink(name, encode_sink_key(name))

@@ -1,4 +1,4 @@
-"""The knowledge about a transactional id: a value that a record holds, and the operation under way."""
+"""A transactional id's state: the value in its record, and the operation in progress."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Identity(NamedTuple):
 
     @property
     def next(self) -> Identity:
-        """The following epoch, at most the one that no producer gets."""
+        """The next epoch, at most the one that no producer gets."""
         return Identity(self.producer_id, ProducerEpoch(min(self.epoch + 1, EPOCH_MAX)))
 
 
@@ -59,8 +59,8 @@ class Transaction:
     """A transactional id as one record stores it.
 
     ``previous`` is the identity that the current one replaced at that producer's own request, so that we recognise a
-    repeated request; NOBODY once the current identity was heard of. ``following`` is the identity after a decided or
-    prepared transaction if it is not the same one. ``kept``: ``following`` belongs to another producer, and so does
+    repeated request; NOBODY once the current identity was used. ``following`` is the identity after a decided or
+    prepared transaction if it is a different one. ``kept``: ``following`` belongs to another producer, and so does
     ``identity`` after completion. ``partitions`` is never changed in place.
     """
 
@@ -83,11 +83,11 @@ class Transaction:
 
     @property
     def told_after(self) -> Identity:
-        """The same as its own producer may know it, without an identity that belongs to another producer."""
+        """Like :attr:`after`, as its own producer may know it: without an identity that belongs to another producer."""
         return self.previous.next if self.kept else self.after
 
     def stored(self) -> TransactionLogValue:
-        """As a record holds it."""
+        """Return the transaction as a record value."""
         return TransactionLogValue(
             self.identity.producer_id,
             self.identity.epoch,
@@ -108,7 +108,7 @@ class Transaction:
 
 
 def loaded(value: TransactionLogValue) -> Transaction | None:
-    """The value of a record; None for a state that nobody writes.
+    """Return the value of a record; None for a state that is never written.
 
     Kafka's records lack the previous epoch: it follows from the second protocol, which takes one for each
     transaction. They also lack the epoch of the following identity, which is 0 (``prepareComplete``).
@@ -142,18 +142,18 @@ def loaded(value: TransactionLogValue) -> Transaction | None:
 
 
 class Busy(enum.Enum):
-    """The operation under way on a transactional id. No other begins before it has ended."""
+    """The operation in progress on a transactional id. No other begins before it has ended."""
 
     ALLOCATING = enum.auto()
-    """A producer id is asked for."""
+    """A producer id is being requested."""
     MOVING = enum.auto()
     """A record is being replicated."""
     COMPLETING = enum.auto()
-    """The last record of a decided transaction is being replicated, or waits for another try."""
+    """The final record of a decided transaction is being replicated, or waits for a retry."""
 
 
 class WaitingAdd(NamedTuple):
-    """An AddPartitions or AddOffsets that waits for an operation under way. ``deadline``: monotonic ms."""
+    """An AddPartitions or AddOffsets that waits for an operation in progress. ``deadline``: monotonic ms."""
 
     deadline: int
     waiter: int
@@ -172,15 +172,15 @@ class Entry:
         self.key = key
         self.value = value
         self.attempt = sink_attempt(transactional_id)
-        """Which of a sink's transactions this is; None: a producer's own."""
+        """The sink's transaction that this is; None: a producer's own."""
         self.busy: Busy | None = None
         self.adds: list[WaitingAdd] = []
         self.unmarked: dict[TopicPartition, None] = {}
         """Partitions whose marker is not written yet."""
         self.sending = -1
-        """The number under which the markers were sent; -1: none are on their way."""
+        """The number under which the markers were sent; -1: none are being sent."""
         self.connection = 0
-        """No connection before this one speaks for the producer any more. Not in the log."""
+        """No connection before this one may act for the producer any more. Not in the log."""
 
     @property
     def may_time_out(self) -> bool:
@@ -192,7 +192,7 @@ class Entry:
         )
 
     def has_timed_out(self, wall_ms: int) -> bool:
-        """Whether it has been undecided for longer than its timeout, which begins anew when a sink's transaction is
+        """Return whether it has been undecided for longer than its timeout, which restarts when a sink's transaction is
         prepared."""
         value = self.value
         if value is None or not self.may_time_out or value.timeout_ms == NO_TIMEOUT_MS:
@@ -201,11 +201,11 @@ class Entry:
         return since_ms + value.timeout_ms < wall_ms
 
     def heard(self, asker: Identity, connection: int) -> bool:
-        """Whether ``connection`` (0: irrelevant) still speaks for ``asker``: no later connection has spoken.
+        """Return whether ``connection`` (0: irrelevant) may still act for ``asker``: no later connection was used.
 
-        In the first protocol all of a producer's transactions share one epoch, so a request that was under way for long
-        looks like one of the next transaction. But a client that gives up a request also closes its connection. This
-        rule ignores every producer but the current one.
+        In the first protocol all of a producer's transactions share one epoch, so a long-delayed request looks like one
+        of the next transaction. But a client that gives up a request also closes its connection. This rule ignores
+        every producer but the current one.
         """
         if connection == 0 or self.value is None or asker != self.value.identity:
             return True

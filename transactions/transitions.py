@@ -1,8 +1,8 @@
 """The states of a transactional id and all their transitions, which the code checks and the docs draw.
 
 Source: ``TransactionState`` and ``TransactionCoordinator``; *Prepared* is this project's (row T5, after KIP-939).
-Kafka's PrepareEpochFence is no state here: it stands for the wait for the PrepareAbort record, which brings the
-fencing epoch along.
+Kafka's PrepareEpochFence is not a state here: it represents the wait for the PrepareAbort record, which sets the
+fencing epoch.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from typing import Final, NamedTuple
 
 
 class TransactionState(enum.Enum):
-    """The value is the name that ``describe`` and ``list`` show, as in Kafka."""
+    """A state; its value is the name that ``describe`` and ``list`` show, as in Kafka."""
 
     EMPTY = "Empty"
-    """An identity was given out; nothing is open."""
+    """An identity was assigned; nothing is open."""
     ONGOING = "Ongoing"
     """Partitions take part."""
     PREPARED = "Prepared"
-    """Frozen for an outside decision: it takes nothing in and never times out."""
+    """Frozen for an external decision: it accepts nothing and never times out."""
     PREPARE_COMMIT = "PrepareCommit"
-    """Decided: the markers are on their way."""
+    """Commit decided: the markers are being sent."""
     PREPARE_ABORT = "PrepareAbort"
-    """Likewise."""
+    """Abort decided: the markers are being sent."""
     COMPLETE_COMMIT = "CompleteCommit"
-    """All markers are written."""
+    """All commit markers are written."""
     COMPLETE_ABORT = "CompleteAbort"
-    """Likewise."""
+    """All abort markers are written."""
     DEAD = "Dead"
     """Expired and forgotten."""
 
@@ -38,7 +38,7 @@ class TransactionState(enum.Enum):
 
     @property
     def is_decided(self) -> bool:
-        """Whether its markers are on their way."""
+        """Whether its markers are being sent."""
         return self in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
 
 

@@ -1,1 +1,1 @@
-"""The coordinator's part of a sink: its jobs begin, decide batches and are described."""
+"""The coordinator's part of a sink: it begins jobs, decides batches and describes them."""

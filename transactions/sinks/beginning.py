@@ -1,8 +1,7 @@
 """BeginSinkTransaction: a separate transaction for one attempt of a sink's job.
 
-A job that the ledger does not know takes the sink over, by one record batch: the ledger's record and the new
-transaction's. Undecided transactions of the previous job are aborted afterwards (see
-:mod:`tidelog.transactions.ledger`).
+A job unknown to the ledger takes the sink over with one record batch: the ledger's record and the new transaction's.
+Undecided transactions of the previous job are aborted afterwards (see :mod:`tidelog.transactions.ledger`).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class LedgerBeginning:
         self._deciding = deciding
 
     def begin(self, request: BeginSinkTransactionRequest, waiter: int, now: Moment) -> None:
-        """The request's names are valid."""
+        """Begin an attempt. The request's names are valid."""
         attempt = SinkAttempt(request.sink, request.batch, request.job, request.attempt)
         answer = self._judge(attempt)
         if answer is not None:
@@ -47,7 +46,7 @@ class LedgerBeginning:
         self._shard.allocate(None, (Asker(waiter, BeginSinkTransactionResponse),), got)
 
     def _judge(self, attempt: SinkAttempt) -> BeginSinkTransactionResponse | None:
-        """The answer if no record is needed; None if one must be written."""
+        """Return the answer if no record is needed; None if one must be written."""
         shard = self._shard
         settings = shard.settings
         sink = shard.sinks.get(attempt.sink)
@@ -131,7 +130,7 @@ class LedgerBeginning:
 
 
 def _again(entry: Entry) -> BeginSinkTransactionResponse:
-    """The attempt has begun, or is beginning."""
+    """Return the answer for an attempt that has begun, or is beginning."""
     value = entry.value
     if entry.busy is not None or value is None:
         return _error(ErrorCode.CONCURRENT_TRANSACTIONS, "")

@@ -1,9 +1,9 @@
 """CommitBatch, AbortJob, DeleteSink, and aborting the transactions that the ledger has abandoned.
 
-The decision about a batch is one record batch: the ledger's record, PrepareCommit for each winner, PrepareAbort for the
-sink's other transactions. Losers that have another record under way just then, or do not fit in beside the winners, are
-aborted right afterwards: the ledger says that they lost. Markers follow from the transactions' own records, so that the
-next coordinator sends them, whatever has become of the ledger.
+A batch's decision is one record batch: the ledger's record, PrepareCommit for each winner, PrepareAbort for the sink's
+other transactions. Losers with another pending record, or without room next to the winners, are aborted right
+afterwards: the ledger says that they lost. Markers follow from the transactions' own records, so that the next
+coordinator sends them, whatever happens to the ledger.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.transactions.transaction import Busy, Entry, Identity, Transaction
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition
 
 SWEEP_AGAIN_MS: Final = 100
-"""Pause before another attempt to abort a transaction that had an operation under way."""
+"""Pause before retrying to abort a transaction that had an operation in progress."""
 
 _BATCH_HEADER_BYTES: Final = 61
 _RECORD_OVERHEAD_BYTES: Final = 32
@@ -59,7 +59,7 @@ class LedgerDeciding:
     # --- CommitBatch --------------------------------------------------------------------------------
 
     def commit(self, request: CommitBatchRequest, waiter: int, now: Moment) -> None:
-        """Checks whether the batch is decided before it checks whether the job is fenced."""
+        """Commit a batch. Checks whether the batch is decided before it checks whether the job is fenced."""
         answer = self._commit(request, waiter, now)
         if answer is not None:
             self._shard.answer(waiter, answer)
@@ -226,8 +226,8 @@ class LedgerDeciding:
         ended: Callable[[ErrorCode, Moment], None] = lambda error, now: None,
         touched: Sequence[Entry] = (),
     ) -> None:
-        """The ledger becomes ``after`` when these records, including its own, are committed. Then ``ended`` is told,
-        before the asker."""
+        """Write these records, including the ledger's; once they are committed, the ledger becomes ``after``. Then
+        ``ended`` is called, before the asker is answered."""
         shard = self._shard
         sink.busy = True
 
@@ -251,8 +251,8 @@ class LedgerDeciding:
     # --- What the ledger has abandoned --------------------------------------------------------------
 
     def sweep(self, sink: Sink, now: Moment) -> None:
-        """Abort the sink's transactions that can no longer be committed; retry later those with operations under
-        way."""
+        """Abort the sink's transactions that can no longer be committed; retry later those with operations in
+        progress."""
         for entry in list(sink.transactions.values()):
             if entry.busy is not None or not sink.abandons(entry):
                 continue
@@ -272,14 +272,14 @@ class LedgerDeciding:
             self._shard.timers.set(key, now.monotonic_ms + SWEEP_AGAIN_MS)
 
     def _idle(self, entry: Entry, now: Moment) -> None:
-        """Not at once: if a record cannot be written now, this would try without a pause."""
+        """Sweep later, not immediately: if a record cannot be written now, this would retry without a pause."""
         sink = self._shard.sink_of(entry)
         if sink is not None and sink.abandons(entry):
             self._sweep_again(sink, now)
 
 
 def refusal(sink: Sink, standing: JobStanding, job: str) -> tuple[ErrorCode, str] | None:
-    """Why a job with this standing cannot go on with an undecided batch; None if it can."""
+    """Return why a job with this standing cannot continue with an undecided batch; None if it can."""
     match standing:
         case JobStanding.FENCED:
             return ErrorCode.PRODUCER_FENCED, f"job {job} of sink {sink.name!r} was aborted, or another has taken over"
@@ -297,7 +297,7 @@ def no_such_sink(name: str) -> str:
 
 
 def _winner_fault(name: str, entry: Entry | None, identity: Identity) -> tuple[ErrorCode, str] | None:
-    """Why this transaction cannot be committed; None if it can."""
+    """Return why this transaction cannot be committed; None if it can."""
     if entry is not None and entry.busy is not None:
         return ErrorCode.CONCURRENT_TRANSACTIONS, ""
     found = "none: it has timed out, or was aborted"

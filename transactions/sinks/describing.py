@@ -12,7 +12,7 @@ from tidelog.transactions.transitions import TransactionState
 
 
 def describe_sink(name: str, sink: Sink | None) -> DescribedSink:
-    """The ledger, and the transactions that are not forgotten yet."""
+    """Return the ledger, and the remembered transactions."""
     if sink is None:
         return DescribedSink(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, error_message=no_such_sink(name))
     ledger = sink.ledger
