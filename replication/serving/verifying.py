@@ -6,14 +6,14 @@ offset would never advance again (KIP-890).
 =======================================  ==========================================================
 a transactional batch of *p*, epoch *e*  outcome
 =======================================  ==========================================================
-a transaction of *p*, *e* is open here   appended at once
-it was appended before                   answered with its offset, at once
-what the producer state refuses          refused at once
-*p*, *e* is being asked for here         waits behind those that wait already
-*p* is being asked for, an older epoch   those that wait are refused, this one is asked for
-*p* is being asked for, a newer epoch    INVALID_PRODUCER_EPOCH
+a transaction of *p*, *e* is open here   appended immediately
+it was appended before                   answered immediately with its offset
+the producer state refuses it            refused immediately
+*p*, *e* is being verified here          waits behind the waiting batches
+*p* is being verified, an older epoch    waiting batches are refused, this one is verified
+*p* is being verified, a newer epoch     INVALID_PRODUCER_EPOCH
 nothing is known of *p*, sequence > 0    OUT_OF_ORDER_SEQUENCE_NUMBER, in the second protocol: each
-                                         transaction has an epoch of its own, and begins at 0
+                                         transaction has its own epoch, and begins at 0
 the same, an earlier one of *e* was      OUT_OF_ORDER_SEQUENCE_NUMBER, in the first protocol: it comes
 refused here, and may come again         again, and goes first
 anything else                            the coordinator is asked
@@ -24,13 +24,13 @@ added it). Meanwhile the partition's producer state holds a *guard*; in the seco
 marker, which is often still on its way, does not clear it. Then, in order and immediately:
 
 ===============================  =================================================================
-the answer                       those that wait
+the answer                       the waiting batches
 ===============================  =================================================================
-NONE, and the guard stands       are appended
-NONE, and the guard was cleared  INVALID_TXN_STATE: its marker came, or the log was cut off
-CONCURRENT_TRANSACTIONS          wait on, and it is asked again, until their time is over: the former
+NONE, and the guard is set       are appended
+NONE, and the guard was cleared  INVALID_TXN_STATE: its marker came, or the log was truncated
+CONCURRENT_TRANSACTIONS          keep waiting for a retry, until their timeout: the previous
                                  transaction is being completed
-an error of the asking itself    NOT_ENOUGH_REPLICAS, which every client takes for retriable
+an error of the request itself   NOT_ENOUGH_REPLICAS, which every client retries
 any other error                  are refused with it
 ===============================  =================================================================
 

@@ -3,8 +3,8 @@
 ==============================================  ====================================================
 a record up to the last mapped offset           outcome
 ==============================================  ====================================================
-a later one of its key is mapped                goes
-no key                                          goes (a leader takes none for a compacted topic)
+a later one with its key is mapped              goes
+no key                                          goes (leaders refuse such for compacted topics)
 of an aborted transaction                       goes
 no value (a tombstone), horizon not set         stays; its batch gets the horizon: now and
                                                 ``delete.retention.ms``

@@ -1,4 +1,4 @@
-"""Moves of logs from one directory of a node to another (KIP-113), and what a crash leaves of one.
+"""Moves of logs from one directory of a node to another (KIP-113), and how they survive a crash.
 
 A log ``t-0`` in directory S moves to D like this; ``<id>`` is the move's own:
 
@@ -6,8 +6,7 @@ A log ``t-0`` in directory S moves to D like this; ``<id>`` is the move's own:
 step                                                   S holds                           D holds
 =====================================================  ================================  ====================
 the copy begins, and follows the log                   ``t-0``                           ``t-0.<id>-future``
-it has all, and knows and has on disk what the log
-knows                                                  ``t-0``                           ``t-0.<id>-future``
+it has all records, and the log's state durably        ``t-0``                           ``t-0.<id>-future``
 **the move is decided** by a rename, durably           ``t-0.<id>-moved``                ``t-0.<id>-future``
 the copy gets its name, durably                        ``t-0.<id>-moved``                ``t-0``
 the controller knows: the old files go                                                   ``t-0``

@@ -8,8 +8,8 @@ a batch of producer *p*, epoch *e*    outcome
 ====================================  =========================================================
 *p* unknown                           appended, whatever its sequence (its state may have expired,
                                       or its records were deleted)
-*p* unknown, an earlier sequence      OUT_OF_ORDER_SEQUENCE_NUMBER: that comes first
-of *e* has waited here in vain
+*p* unknown, verification failed      OUT_OF_ORDER_SEQUENCE_NUMBER: that comes first
+for an earlier sequence of *e*
 *e* below the known epoch             INVALID_PRODUCER_EPOCH
 *e* above it, sequence 0              appended; the older epoch's batches are forgotten
 *e* above it, other sequence          OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -25,10 +25,10 @@ a marker for *p*, epoch *e*           outcome
 *e* below the known epoch             INVALID_PRODUCER_EPOCH
 an older coordinator epoch            TRANSACTION_COORDINATOR_FENCED
 the known epoch, transaction open     appended for the first transaction protocol, whose markers
-                                      bear the epoch of the transaction; INVALID_PRODUCER_EPOCH for
-                                      the second, whose markers bear the next one: this one is late,
+                                      have the transaction's epoch; INVALID_PRODUCER_EPOCH for
+                                      the second, whose markers have the next one: this one is late,
                                       and would end a transaction that began after its own
-anything else                         appended, also where nothing is open; *e* is known from then on
+anything else                         appended, even if nothing is open; *e* is known from then on
 ====================================  =========================================================
 
 Source: KIP-1228 for the third rule of markers, else Kafka 4's ``ProducerStateManager``, ``ProducerAppendInfo``,
