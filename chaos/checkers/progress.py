@@ -71,7 +71,7 @@ def no_progress(operations: Iterable[Operation], intervals: Iterable[Interval], 
 def whole_intervals(changes: Sequence[tuple[float, bool]], end_s: float, settle_s: float = 0.0) -> list[Interval]:
     """Return the intervals in which a majority was whole, from the times at which that changed.
 
-    ``changes`` rise in time and say from when on it is or is not; before the first it is not. The first ``settle_s`` of
+    ``changes`` rise in time and give the state from then on; before the first it is not. The first ``settle_s`` of
     each interval are left out.
     """
     found = []

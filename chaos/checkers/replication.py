@@ -1,7 +1,7 @@
 """Judges of the replicas' content, over states that are sampled during a run and at its end.
 
 ===================  ========================================================================================
-one leader an epoch  a partition has at most one leader in each leader epoch, whoever says so
+one leader an epoch  a partition has at most one leader in each leader epoch, in the view of all nodes
 leader completeness  the leader of the newest epoch holds every record that was committed before
 byte-identical       below its high watermark a replica has the same batches as every other, permanently
 no holes             batches follow one another without gap, and their leader epochs never fall

@@ -262,7 +262,7 @@ class Fences:
         self._told: set[tuple[str, int, int]] = set()
 
     def told(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
-        """EndTxn is answered: that is the producer's identity from now on."""
+        """Record the identity in an answer to EndTxn: it is the producer's from now on."""
         self._told.add((transactional_id, producer_id, producer_epoch))
 
     def given(

@@ -1,15 +1,15 @@
-"""Faults of one process's disk and wall clock, commanded from outside while it runs.
+"""Faults of one process's disk and wall clock, controlled from outside while it runs.
 
-A process that is started with :attr:`DiskFaults.environment` loads the shim (``shim.c``), which obeys a file of a few
-words, mapped by both::
+A process that is started with :attr:`DiskFaults.environment` loads the shim (``shim.c``), which obeys a small control
+file, mapped by both processes::
 
     faults = DiskFaults(node.data_dir, node.directory / "faults", fault_shim())
     node.environment = faults.environment
     node.spawn()
-    faults.full(room=8192)   # ENOSPC to what takes more than two blocks of 4 KiB
+    faults.full(room=8192)   # ENOSPC beyond two blocks of 4 KiB
     faults.mend()
 
-Faults add up until :meth:`DiskFaults.mend`; they outlast the process, so that its successor meets them too.
+Faults add up until :meth:`DiskFaults.mend`; they outlast the process and affect its successor too.
 """
 
 from __future__ import annotations

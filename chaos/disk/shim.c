@@ -1,17 +1,17 @@
 /* Faults of one process's disk and wall clock, loaded before libc (LD_PRELOAD).
 
-   TIDELOG_FAULTS_ROOT     the directory that is "the disk", as realpath(3) says it; nothing outside it is touched
-   TIDELOG_FAULTS_CONTROL  the file of the words below, mapped and shared: another process writes, we obey
+   TIDELOG_FAULTS_ROOT     the directory that is "the disk", as realpath(3) returns it; nothing outside it is affected
+   TIDELOG_FAULTS_CONTROL  the control file with the words below, mapped and shared: another process writes, we obey
 
-   A disk that is full gives ENOSPC to writes that make a file longer than its last block of 4 KiB, after as many
-   blocks as there are in `room`: the write that meets the end is short, as write(2) has it. What does not grow a file passes, as does
-   the making of an empty file (on ext4 the inode is there); a directory needs a block and is refused. Room that was
-   set aside by fallocate(2) is not looked at: such a write is refused here, and would pass on a real disk.
+   A full disk gives ENOSPC to writes that grow a file beyond its last block of 4 KiB, once the blocks in `room` are
+   used up: the write that reaches the end is short, as in write(2). Writes that do not grow a file pass, and so does
+   the creation of an empty file (on ext4 the inode is there); a directory needs a block and is refused. Space reserved
+   by fallocate(2) is ignored: such a write is refused here, and would pass on a real disk.
 
-   The wall clock is what clock_gettime(CLOCK_REALTIME), gettimeofday, time and timespec_get say; deadlines by that
-   clock are taken back by as much before the kernel gets them. The monotonic clock is never touched.
+   The wall clock is the result of clock_gettime(CLOCK_REALTIME), gettimeofday, time and timespec_get; deadlines by
+   that clock are moved back by the same amount before the kernel gets them. The monotonic clock is never changed.
 
-   With every word 0 a call costs a few loads more than without this file. */
+   With every word 0 a call costs a few loads more than without the shim. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -74,7 +74,7 @@ static void refuse(const char *what) {
     _exit(70);
 }
 
-/* A process that the shim was loaded into and that it does not reach would make every fault a lie: it ends. */
+/* A process that loaded the shim but cannot use it would make every fault a lie, so it exits. */
 __attribute__((constructor)) static void attach(void) {
     const char *control = getenv("TIDELOG_FAULTS_CONTROL"), *place = getenv("TIDELOG_FAULTS_ROOT");
     if (!control || !place) {
@@ -105,7 +105,7 @@ __attribute__((constructor)) static void attach(void) {
     COUNT(attached);
 }
 
-/* --- Whose call is it -------------------------------------------------------------------------------------------- */
+/* --- Is the call ours -------------------------------------------------------------------------------------------- */
 
 static int armed(void) {
     return words && (GET(full) | GET(write_errno) | GET(sync_errno) | GET(read_errno) | GET(write_ms) | GET(sync_ms) |
@@ -145,14 +145,14 @@ static int mine_at(int directory, const char *path) {
     return hit;
 }
 
-/* --- What becomes of it ------------------------------------------------------------------------------------------ */
+/* --- What happens to it ------------------------------------------------------------------------------------------ */
 
 static void wait_ms(int64_t ms) {
     struct timespec left = {ms / 1000, ms % 1000 * 1000000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
 }
 
-/* Wait as the control file says; 0, or -1 with errno where the call fails. */
+/* Wait as the control file says; return 0, or -1 with errno if the call fails. */
 static int enter(enum kind kind) {
     int kept = errno;
     if (GET(stalled)) {
@@ -178,7 +178,7 @@ static int64_t in_blocks(int64_t size) {
     return (size + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* Whole blocks, as many of those wanted as there are. */
+/* Take whole blocks: the number wanted, or as many as are left. */
 static int64_t take_room(int64_t wanted) {
     int64_t room = GET(room), taken;
     do {
@@ -187,7 +187,7 @@ static int64_t take_room(int64_t wanted) {
     return taken;
 }
 
-/* How many of `size` bytes at `at` (-1: where the file stands) go onto the disk; -1 with errno for none. */
+/* Return how many of `size` bytes at `at` (-1: the current position) fit on the disk; -1 with errno for none. */
 static ssize_t admit(int fd, size_t size, off_t at) {
     if (enter(WRITE) != 0) return -1;
     if (!GET(full) || size == 0) return (ssize_t)size;
@@ -214,7 +214,7 @@ static size_t sum(const struct iovec *parts, int count) {
     return size;
 }
 
-/* The first `size` bytes of some buffers; into `cut`, which has room for IOV_MAX. */
+/* Describe the first `size` bytes of `parts` in `cut`, which has room for IOV_MAX. */
 static int shorten(const struct iovec *parts, int count, size_t size, struct iovec *cut) {
     int used = 0;
     for (; used < count && size > 0; used++) {
@@ -272,7 +272,7 @@ VECTORED(pwritev64v2, (int fd, const struct iovec *parts, int count, off_t offse
          count, offset, flags)
 #endif
 
-/* Blocks set aside count as written. */
+/* Reserved blocks count as written. */
 static int reserve(int fd, off_t end) {
     struct stat found;
     if (enter(WRITE) != 0) return -1;
@@ -348,7 +348,7 @@ READS(sendfile64, (int to, int fd, off_t *at, size_t size), fd, to, fd, at, size
 
 /* --- Names ------------------------------------------------------------------------------------------------------- */
 
-/* Only what makes a file is a write; to open one waits with a disk that stands still, and reads nothing. */
+/* Only creating a file is a write; opening one waits on a stalled disk, and reads nothing. */
 static int opens(int directory, const char *path, int flags) {
     if (!armed() || !mine_at(directory, path)) return 0;
     struct stat found;
@@ -427,7 +427,7 @@ int unlinkat(int directory, const char *path, int flags) {
 /* --- The wall clock ---------------------------------------------------------------------------------------------- */
 
 #define BILLION 1000000000
-/* No machine runs for as long as that: a deadline beyond it is by the wall clock. */
+/* No machine runs for that long: a deadline beyond it is by the wall clock. */
 #define WALL_S 1000000000
 
 static struct timespec moved(struct timespec at, int64_t by_ns) {
@@ -441,7 +441,7 @@ static int64_t ahead_ns(void) {
     return words ? GET(clock_ns) : 0;
 }
 
-/* The kernel's wall clock, for who measures; nanoseconds since the epoch. */
+/* The kernel's wall clock, for measurements; nanoseconds since the epoch. */
 int64_t tidelog_faults_real_ns(void) {
     struct timespec now;
     NEXT(clock_gettime)(CLOCK_REALTIME, &now);
@@ -478,7 +478,7 @@ int timespec_get(struct timespec *now, int base) {
     return clock_gettime(CLOCK_REALTIME, now) == 0 ? base : 0;
 }
 
-/* A deadline as the kernel counts. */
+/* Convert a deadline to the kernel's clock. */
 static const struct timespec *taken_back(const struct timespec *deadline, struct timespec *kept) {
     if (deadline == NULL || deadline->tv_sec < WALL_S || ahead_ns() == 0) return deadline;
     *kept = moved(*deadline, -ahead_ns());
@@ -495,7 +495,7 @@ UNTIL(sem_timedwait, (sem_t *restrict it, const struct timespec *restrict deadli
 UNTIL(pthread_mutex_timedlock, (pthread_mutex_t *restrict it, const struct timespec *restrict deadline), it, deadline)
 
 #ifdef __GLIBC__
-/* Of two versions of this symbol dlsym(3) may give the one that is only there for programs of long ago. */
+/* This symbol has two versions, and dlsym(3) may return the one for very old programs. */
 int pthread_cond_timedwait(pthread_cond_t *restrict it, pthread_mutex_t *restrict mutex,
                            const struct timespec *restrict deadline) {
     static __typeof__(&pthread_cond_timedwait) found;

@@ -228,7 +228,7 @@ def _quorum_objectives(found: Found, limits: Limits) -> Sequence[Objective]:
     )
 
 
-# --- What is shown of all ---------------------------------------------------------------------------------------------
+# --- Measurements of all drills ---------------------------------------------------------------------------------------
 
 
 def _keep_silence(stage: Stage, partitions: Sequence[int], from_s: float) -> None:

@@ -37,7 +37,7 @@ class AnomalyKind(enum.Enum):
     WRITE_CYCLE = "G0"
     """Transactions with writes in a cycle: each has a value just before one of the next."""
     CIRCULAR_INFORMATION_FLOW = "G1c"
-    """Transactions that read from one another in a circle."""
+    """Transactions that read from one another in a cycle."""
     CIRCULAR_IN_REAL_TIME = "G1c-realtime"
     """A value was read by a poll that ended before the value's send began."""
     POLL_SKIP = "poll-skip"

@@ -1,4 +1,4 @@
-"""Consumer groups that write down what their members do, for the judge of groups.
+"""Consumer groups that record their members' actions, for the judge of groups.
 
 =============  ======================================================================================================
 ``kind``       further fields; ``group`` and ``who`` (one incarnation of a member; not in ``done`` and ``settled``)

@@ -79,7 +79,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0: held; 1: a violation, something that never showed, or no run at all; 130: interrupted."""
+        """Return 0: held; 1: a violation, something that never occurred, or no run at all; 130: interrupted."""
         if self.failures or self.silent:
             return 1
         if self.interrupted:

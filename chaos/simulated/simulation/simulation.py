@@ -121,12 +121,12 @@ class Simulation:
 
     @property
     def events(self) -> Counter[str]:
-        """The events of the cluster and its clients."""
+        """Return the events of the cluster and its clients."""
         return self.observer.events + (Counter() if self.work is None else self.work.events)
 
     @property
     def topic(self) -> str:
-        """The topic that clients work on."""
+        """Return the topic that clients work on."""
         return TOPIC
 
     @property

@@ -46,7 +46,7 @@ LOOK_S: Final = 0.05
 REMOVAL_S: Final = 20.0
 """How long to try to unregister a node: longer than its session lasts."""
 TOO_LATE_S: Final = 3.0
-"""How long a node of release 0.1 is tried in a cluster that has left its level."""
+"""How long to try a node of release 0.1 in a cluster that has left its level."""
 
 
 class VersionChanges:

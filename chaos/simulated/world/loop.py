@@ -1,4 +1,4 @@
-"""An asyncio event loop in virtual time, for many simulated processes in one.
+"""An asyncio event loop in virtual time, for many simulated processes together.
 
 Nothing here waits: when nothing is ready, time jumps to the next timer. The same calls give the same run. Each callback
 and task belongs to a :class:`Process` through its context (``contextvars``); a task inherits the context of its
