@@ -54,7 +54,7 @@ PER_S: Final = 200.0
 OPERATIONS_MAX: Final = 1_000_000
 _START_S: Final = 90.0
 _BEGIN_S: Final = 450.0
-"""Includes clients that are separate programs."""
+"""Long enough for clients that are separate programs."""
 _POLL_S: Final = 0.05
 
 Say = Callable[[str], None]

@@ -32,8 +32,8 @@ _LOOKS_OFTEN: Final = {"ssl.files.check.interval.ms": "200"}
 
 
 def secure(cluster: LocalCluster, kind: str) -> ClusterSecurity:
-    """Give the nodes of a cluster that has never run their certificates, settings and first users. Call it when the
-    nodes have their programs. Raises ``ModuleNotFoundError``, which says what to install."""
+    """Give the nodes of a new cluster their certificates, settings and first users, before its first run. Call it when
+    the nodes have their programs. Raises ``ModuleNotFoundError``, which says what to install."""
     rng = random.SystemRandom()
     security = ClusterSecurity(kind, cluster.nodes, rng)
     security.make(cluster.directory / "certificates")

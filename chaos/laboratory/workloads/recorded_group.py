@@ -276,8 +276,8 @@ class RecordedGroup(Group):
         self._churn.calm()
 
     def is_behind(self, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether anything is left to do: records, or partitions without exactly one member. Records when
-        nothing is."""
+        """Return whether anything is left to do: records, or partitions without exactly one member. Notes in the
+        history when nothing is."""
         mine = partitions_of(self._reads)
         if not self.is_whole(mine) or any(self._scribe.done.get(at, 0) < ends[at] for at in mine):
             return True

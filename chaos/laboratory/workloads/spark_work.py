@@ -78,7 +78,8 @@ class SparkWork(ClientWork):
         return sum(sum(reader.positions.values()) for reader in self.readers)
 
     async def begin(self) -> None:
-        """Return when a driver has copied something: its first query takes a while, especially on a busy machine."""
+        """Start; return when a driver has copied something: its first query takes a while, above all on a busy
+        machine."""
         try:
             await self._start_driver()
         except WatchFailed as failed:

@@ -80,8 +80,8 @@ class ClientWork:
     def __init__(
         self, stage: Stage, name: str, appenders: Sequence[str] = (), *, to: str = "", rates: float = 0.0
     ) -> None:
-        """``to``: the topic that appenders write to, instead of any; ``rates``: how many share the stage's rate, as one
-        of them would."""
+        """``to``: the topic that appenders write to, instead of any; ``rates``: how many equal parts the stage's rate
+        is split into, by default one per appender."""
         self.world = LaboratoryWorld(stage, name, rates or len(appenders))
         self.partitions = partitions_of(self.topics)
         self.targets = Targets(self.partitions)

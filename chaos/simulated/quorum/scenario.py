@@ -336,7 +336,7 @@ PROFILES: Final[tuple[Profile, ...]] = (
 
 
 class QuorumScenario:
-    """One quorum of 1, 3 or 5 voters: at least 100 proposals, at least 5 faults, and it must settle."""
+    """One quorum of 1, 3 or 5 voters: at least 100 proposals, at least 5 faults, and it must come to rest."""
 
     name = "quorum"
     faults_expected = frozenset(KINDS)

@@ -203,7 +203,7 @@ class SimulatedCluster(WatchedCluster):
             self.loop.resume(process)
 
     def replace_disk(self, node_id: int) -> None:
-        """Give a host that is down empty disks: all its data is gone."""
+        """Replace the disks of a host that is down by empty ones: all its data is gone."""
         host = self.hosts[self.known(node_id)]
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
@@ -211,7 +211,7 @@ class SimulatedCluster(WatchedCluster):
         self.lost_data.add(host.node_id)
 
     def wipe_logs(self, node_id: int) -> None:
-        """Give a host that is down empty log directories; the data of its controller role stays."""
+        """Empty the log directories of a host that is down; the data of its controller role stays."""
         host = self.hosts[self.known(node_id)]
         if host.files is not None:
             raise ValueError(f"node {node_id} runs: kill it first")
