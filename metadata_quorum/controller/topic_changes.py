@@ -356,7 +356,7 @@ def _check_assignments(
     first: int,
     replication_factor: int | None,
 ) -> list[tuple[NodeId, ...]]:
-    """``ReplicationControlManager.validateManualPartitionAssignment``."""
+    """Check manual assignments (``ReplicationControlManager.validateManualPartitionAssignment``)."""
     by_number: dict[int, tuple[NodeId, ...]] = {}
     for assignment in assignments:
         number, nodes = assignment.partition, assignment.replicas

@@ -23,7 +23,7 @@ from tidelog.model.voter_set import Voter
 from tidelog.proto.transport import raft_messages as rm
 
 _QUICK_RETRIES: Final = 8
-"""The first elections without a winner, this many, are repeated soon; later ones after election timeouts."""
+"""How many elections without a winner are repeated soon; later ones wait for election timeouts."""
 
 
 class RaftElection(RaftSending):

@@ -115,8 +115,8 @@ class RaftMembership(RaftElection):
             self._send(node, rm.Voters(voters))
 
     def _on_voters(self, message: rm.Voters) -> None:
-        """Handle a peer's voters. If this directory is one of them, it takes its place; otherwise it may not continue
-        without permission."""
+        """Handle a peer's voters. If this directory is one of them, it takes its place; otherwise it may continue only
+        if told to join."""
         if self.journal.voters is not None:
             return
         if self.journal.me in message.voters:

@@ -61,4 +61,4 @@ class CoordinatorLog(Protocol):
         """Return NONE once the high watermark is at or past ``offset``; NOT_COORDINATOR if leadership ended."""
 
     def batch_bytes_max(self, partition: int) -> int:
-        """The topic's ``max.message.bytes``: most bytes of one appended batch."""
+        """Return the topic's ``max.message.bytes``: most bytes of one appended batch."""

@@ -133,7 +133,7 @@ class BrokerFetcher:
             entry.named_at = NOT_NAMED
 
     def retry_now(self) -> None:
-        """The source is probably reachable: end a pause between two connections."""
+        """End a pause between two connections, because the source is probably reachable."""
         self._retry.set()
 
     def _make_due(self, entry: FollowedPartition) -> None:

@@ -466,8 +466,8 @@ class Partition:
         return Fetched.DAMAGED
 
     def forget_refusal(self) -> None:
-        """Forget the last refusal on a new stream to the leader: its first answer there is unchecked, because nothing
-        was asked again on it yet."""
+        """Forget the last refusal on a new stream to the leader: its first answer there is unchecked, because leaders
+        check only repeated requests."""
         self._refused = None
 
     def _is_leaders_gap(self, refusal: Refusal) -> bool:

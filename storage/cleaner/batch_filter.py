@@ -49,7 +49,7 @@ class LastOfProducer(NamedTuple):
     """The minimum to keep for a producer. ``last_offset``: of its newest data before the end of the cleaned part, -1 if
     only markers are known. Later data may still be truncated, and then this is the newest.
 
-    ``is_known`` is false if everything remembered lies after that end: any of its batches may be the newest.
+    ``is_known`` is false if everything remembered lies after that end: any earlier batch may be the newest.
     """
 
     last_offset: int
@@ -165,7 +165,7 @@ class BatchFilter:
         return kept, has_tombstone
 
     def _is_last_of_producer(self, batch: Batch) -> bool:
-        """Source: Kafka's ``Cleaner.isBatchLastRecordOfProducer``."""
+        """Return whether a batch is its producer's last (Kafka's ``Cleaner.isBatchLastRecordOfProducer``)."""
         if batch.producer_id < 0:
             return False
         known = self.producers.get(batch.producer_id)

@@ -78,7 +78,7 @@ class Faults:
         return None
 
     def end(self) -> None:
-        """The process has ended: every later step is :class:`Killed` and has no effect."""
+        """End the process: every later step is :class:`Killed` and has no effect."""
         self.kill_at = min(self.steps, self.steps if self.kill_at is None else self.kill_at)
 
     @property

@@ -121,7 +121,7 @@ class Log(MovableLog):
         )
 
     def _refuse_unknown(self, batches: Sequence[Batch]) -> Refusal | None:
-        """Refuse unknown producers while damage hides some producers' state: a duplicate would go unnoticed."""
+        """Refuse idempotent producers while damage hides some producers' state: a duplicate would go unnoticed."""
         if not self.producers_lack or not any(batch.producer_id >= 0 for batch in batches):
             return None
         return Refusal(

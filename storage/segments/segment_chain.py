@@ -328,7 +328,7 @@ class SegmentChain:
         self.names_changed = True
 
     def _secure_snapshot(self, offset: int) -> None:
-        """Make the snapshot at ``offset`` durable: the segments before it will soon not hold its producers' records."""
+        """Make the snapshot at ``offset`` durable: the producers' records in earlier segments will soon go."""
         path = f"{self.directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
         for file in self.unsynced:
             if file.path == path:
