@@ -1,11 +1,11 @@
 """Writes the gRPC contracts ``proto/v1/*.proto`` from our types: ``python -m tidelog.proto.contracts DIRECTORY``.
 
-The classes of calls and of metadata records are written by hand, once; a contract is what they look like to a
-protobuf compiler of any language. ``./dev generate`` runs this first.
+The classes of calls and metadata records are handwritten, once; a contract presents them to a protobuf compiler of any
+language. ``./dev generate`` runs this first.
 
-A contract also remembers: what is committed is read before it is written again. A field keeps the number and the
-width that it was given once, wherever it stands in its class. A new field gets the next free number; a field that its
-class no longer has leaves its number reserved. A new ``int`` is an ``int64``, the ids have the widths of ``_WIDTHS``.
+A contract also has memory: the committed one is read before it is rewritten. A field keeps its first number and width,
+wherever it is in its class. A new field gets the next free number; a removed field leaves its number reserved. A new
+``int`` is an ``int64``, the ids have the widths of ``_WIDTHS``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _INTEGERS: Final = {
 }
 
 _PREFIXES: Final = {raft_messages.__name__: "Raft"}
-"""What stands before the names of a module's classes in the contract."""
+"""Prefix of the names of a module's classes in the contract."""
 
 _FRAMES: Final = """\
 // Record data: the payload is laid out as tidelog.proto.transport.frames says.
@@ -98,19 +98,19 @@ _STREAMS: Final = """\
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """A message that has one of several as its body, and the message that holds many of it."""
+    """A message whose body is one of several, and the message that holds many of it."""
 
     name: str
     body: OneOf
     many: str
     field: str
     about: str
-    """What ``many`` is."""
+    """The description of ``many``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """One ``.proto`` file: the modules whose classes it has, and the contracts that it imports."""
+    """One ``.proto`` file: the modules of its classes, and the contracts that it imports."""
 
     modules: tuple[ModuleType, ...]
     imports: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
 
 
 class Remembered:
-    """What the committed message has: per field its number and type, and the numbers that no field may have again."""
+    """The committed message: number and type of each field, and the numbers that must not be reused."""
 
     def __init__(self, message: DescriptorProto | None) -> None:
         found = message or DescriptorProto()
@@ -164,7 +164,7 @@ class Remembered:
 
 
 def remembered(name: str) -> dict[str, Remembered]:
-    """Message name → what must stay, from the code that the committed contract generated."""
+    """Return what must stay, by message name, from the code that the committed contract generated."""
     try:
         committed = import_module(f"tidelog.proto.v1.{name}_pb2")
     except ModuleNotFoundError:
@@ -175,7 +175,7 @@ def remembered(name: str) -> dict[str, Remembered]:
 
 
 def contract(name: str) -> str:
-    """The text of ``proto/v1/NAME.proto``."""
+    """Return the text of ``proto/v1/NAME.proto``."""
     before, new = remembered(name), Remembered(None)
     chosen = CONTRACTS[name]
     about = " ".join(inspect.getdoc(module) or "" for module in chosen.modules)
@@ -199,7 +199,7 @@ def contract(name: str) -> str:
 
 
 def message_types(module: ModuleType) -> list[type]:
-    """The classes of messages that ``module`` defines, in its order."""
+    """Return the message classes that ``module`` defines, in its order."""
     return [cls for cls in _own(module, object) if dataclasses.is_dataclass(cls)]
 
 
@@ -212,7 +212,7 @@ def _own(module: ModuleType, base: type[T]) -> list[type[T]]:
 
 
 def _named(cls: type) -> str:
-    """The name of a class in the contract."""
+    """Return the name of a class in the contract."""
     return _PREFIXES.get(cls.__module__, "") + cls.__name__
 
 
@@ -245,7 +245,7 @@ def _message(cls: type, kept: Remembered) -> str:
     gone = {own: name for name, (own, _) in kept.fields.items() if name not in names} | kept.reserved
     lines += [f'  reserved {own};\n  reserved "{name}";' for own, name in sorted(gone.items())]
     body = "\n".join(lines)
-    # A dataclass without a docstring is given its signature as one.
+    # ``dataclass`` sets the signature as docstring of a class without one.
     said = cls.__doc__ or ""
     comment = "" if said.startswith(f"{cls.__name__}(") else _comment(inspect.cleandoc(said))
     return comment + (f"message {_named(cls)} {{\n{body}\n}}\n" if body else f"message {_named(cls)} {{}}\n")
@@ -273,13 +273,13 @@ def _any_of(bodies: Bodies, kept: Remembered) -> str:
 
 
 def _kind(hint: Any) -> tuple[str, str]:
-    """Label and type of a field."""
+    """Return the label and type of a field."""
     origin = typing.get_origin(hint)
     if origin is tuple:
         return "repeated ", _plain_kind(typing.get_args(hint)[0])
     if origin in (typing.Union, types.UnionType):
         (inner,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-        # A message field knows whether it was set without being told so.
+        # A message field has presence without a label.
         return ("" if dataclasses.is_dataclass(inner) else "optional "), _plain_kind(inner)
     return "", _plain_kind(hint)
 

@@ -1,4 +1,4 @@
-"""Addresses of the leaders that an answer names: a tagged field of Produce and Fetch responses (KIP-951)."""
+"""Addresses of the leaders named in a response: a tagged field of Produce and Fetch responses (KIP-951)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NODE: Final = struct.Struct(">i")
 
 
 class NodeEndpoint(NamedTuple):
-    """A broker at the address of the listener that the request came in on."""
+    """A broker, with its address at the listener that received the request."""
 
     node_id: int
     host: str

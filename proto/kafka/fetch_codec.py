@@ -1,4 +1,4 @@
-"""Fetch requests and responses of Kafka's protocol, versions 4 to 18, by hand: records are sent as they were read.
+"""A handwritten codec for Kafka's Fetch requests and responses, versions 4 to 18: records are sent as they were read.
 
 Source: Kafka's ``FetchRequest.json`` and ``FetchResponse.json``.
 """
@@ -30,13 +30,13 @@ LEAST: Final = 4
 MOST: Final = 18
 FLEXIBLE: Final = 12
 BY_ID: Final = 13
-"""From this version on topics are named by their ids (KIP-516)."""
+"""The first version that names topics by id (KIP-516)."""
 PARTITIONS_MAX: Final = 20_000
-"""Most partitions of one request, and most topics."""
+"""Most partitions in one request, and most topics."""
 
 _HEAD: Final = struct.Struct(">iiib")
 _CONSUMER: Final = 15
-"""From this version on a consumer's request does not say that it is one (KIP-903)."""
+"""The first version in which a consumer's request no longer says that it is one (KIP-903)."""
 _SESSION: Final = struct.Struct(">ii")
 _COUNT: Final = struct.Struct(">i")
 _STATE: Final = struct.Struct(">iq")
@@ -67,7 +67,7 @@ class WantedPartition(NamedTuple):
 
 class KafkaFetch(NamedTuple):
     """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts`` in that order.
-    ``forgotten``: what a session is to leave out from now on (KIP-227)."""
+    ``forgotten``: what a session should leave out from now on (KIP-227)."""
 
     replica_id: int
     wait_ms_max: int
@@ -83,7 +83,7 @@ class KafkaFetch(NamedTuple):
 
 
 def decode_fetch(version: int, body: memoryview) -> KafkaFetch:
-    """Read a request. What comes behind it is passed over, as in Kafka. Raises :class:`BadMessage`."""
+    """Read a request. Trailing bytes are ignored, as in Kafka. Raises :class:`BadMessage`."""
     try:
         return _decode(version, body)
     except (struct.error, IndexError) as error:
@@ -182,7 +182,7 @@ def _read_forgotten(
 
 
 def _read_tags(body: memoryview, at: int, replica_id: int, budget: Budget) -> tuple[int, int]:
-    """The replica's state (tag 1) where a follower of a later version sent one; the rest is passed over."""
+    """Return the replica's state (tag 1) if a follower of a later version sent it; ignore the rest."""
     count, at = read_tag_count(body, at, budget)
     for _ in range(count):
         tag, at, end = read_tag(body, at)
@@ -231,9 +231,9 @@ def encode_fetched(
     throttle_ms: int = 0,
     session_id: int = 0,
 ) -> list[Buffer | FetchedPartition]:
-    """A response behind ``head`` as pieces in order. A partition stands for its own records.
+    """Return a response after ``head`` as pieces in order. A partition stands for its own records.
 
-    ``results`` stand in the order of the request's partitions.
+    ``results`` are in the order of the request's partitions.
     """
     steps = encode_in_steps(version, head, topics, results, len(results) + 1, endpoints, throttle_ms, session_id)
     while True:
@@ -254,7 +254,7 @@ def encode_in_steps(
     throttle_ms: int = 0,
     session_id: int = 0,
 ) -> Generator[None, None, list[Buffer | FetchedPartition]]:
-    """The same with a pause after every ``step`` partitions."""
+    """Build the same response, pausing after every ``step`` partitions."""
     flexible = version >= FLEXIBLE
     pieces: list[Buffer | FetchedPartition] = []
     out = bytearray(head)
@@ -294,7 +294,7 @@ def encode_in_steps(
 
 
 def encode_fetch_refused(version: int, head: bytes, error: int) -> bytes:
-    """A response that refuses the whole request; versions below 7 cannot say so."""
+    """Return a response that refuses the whole request; versions below 7 have none."""
     assert version >= 7
     return head + _TOP.pack(0, error, 0) + (b"\x01\0" if version >= FLEXIBLE else b"\0\0\0\0")
 

@@ -1,4 +1,4 @@
-"""Request and response headers of Kafka's protocol, without the length that stands before each frame.
+"""Request and response headers of Kafka's protocol, without the length prefix of each frame.
 
 Source: Kafka's ``RequestHeader.json``, ``ResponseHeader.json`` and ``ApiMessageType``.
 """
@@ -67,7 +67,7 @@ FLEXIBLE_FROM: Final = MappingProxyType(
         54: 1,
     }
 )
-"""The first version of each API with compact strings and tagged fields (KIP-482); 0 for those not named here."""
+"""The first version of each API with compact strings and tagged fields (KIP-482); 0 for those not listed here."""
 
 
 class RequestHeader(NamedTuple):
@@ -81,12 +81,12 @@ class RequestHeader(NamedTuple):
 
 
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether a message of this version has compact strings and tagged fields."""
+    """Return whether a message of this version has compact strings and tagged fields."""
     return version >= FLEXIBLE_FROM.get(api_key, 0)
 
 
 def read_request_header(frame: memoryview) -> RequestHeader:
-    """Read a request's header. Raises :class:`BadMessage`; ``client_id`` is "" where there is none."""
+    """Read a request's header. Raises :class:`BadMessage`; ``client_id`` is "" if there is none."""
     if len(frame) < _HEAD.size:
         raise BadMessage(f"expected a request header of at least {_HEAD.size} bytes, found {len(frame)}")
     api_key, version, correlation, size = _HEAD.unpack_from(frame)
@@ -100,19 +100,19 @@ def read_request_header(frame: memoryview) -> RequestHeader:
 
 
 def request_header(api_key: int, version: int, correlation_id: int, client_id: bytes = b"") -> bytes:
-    """A request's header as :func:`read_request_header` reads it."""
+    """Return a request's header in the form that :func:`read_request_header` reads."""
     head = _HEAD.pack(api_key, version, correlation_id, len(client_id) or -1) + client_id
     return head + b"\0" if is_flexible(api_key, version) else head
 
 
 def client_id_of(frame: memoryview) -> str:
-    """The client id in a header that :func:`answered_body` has read."""
+    """Return the client id in a header that :func:`answered_body` has read."""
     size = int.from_bytes(frame[8:10], "big", signed=True)
     return str(frame[_HEAD.size : _HEAD.size + size], "utf-8", "replace") if size > 0 else ""
 
 
 def answered_body(frame: memoryview, *, flexible: bool) -> tuple[bytes, memoryview]:
-    """The header of a request's answer and the request's body, for callers that need nothing else from its header.
+    """Return the response header for a request, and its body, for callers that need nothing else from its header.
 
     Raises :class:`BadMessage`.
     """
@@ -130,6 +130,7 @@ def answered_body(frame: memoryview, *, flexible: bool) -> tuple[bytes, memoryvi
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
-    """A response's header. That of ApiVersions has no tagged fields in any version: its reader knows none yet."""
+    """Return a response's header. The one of ApiVersions never has tagged fields: its reader does not know the version
+    yet."""
     head = _CORRELATION.pack(correlation_id)
     return head + b"\0" if api_key != API_VERSIONS and version >= FLEXIBLE_FROM.get(api_key, 0) else head

@@ -1,4 +1,4 @@
-"""Readers of Kafka's messages, built once for each version out of its schema."""
+"""Readers of Kafka's messages, built once per version from its schema."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ Read = Any
 
 @cache
 def reader_of(schema: Schema) -> Read:
-    """A reader of one structure: runs of fixed size in one step, the rest one by one, tagged fields last."""
+    """Return a reader of one structure: it reads runs of fixed size in one step, other fields one by one, tagged fields
+    last."""
     shapes = schema.shapes
     flexible = schema.flexible
     plain = [shape for shape in shapes if shape.tag is None]
@@ -34,7 +35,7 @@ def reader_of(schema: Schema) -> Read:
         for number, shape in enumerate(shapes)
         if shape.tag is not None
     }
-    # A class of its own for each version, so that a field that it lacks is missing rather than empty.
+    # Each version has its own class, so that a field that it lacks is missing rather than empty.
     make = _maker(schema.name, [shape.name for shape in shapes])
     steps: list[tuple[struct.Struct | None, Any]] = []
     run = ""
@@ -88,7 +89,7 @@ def reader_of(schema: Schema) -> Read:
 
 
 def _default_of(shape: Shape) -> Any:
-    """The value of a tagged field that was not sent."""
+    """Return the value of a tagged field that was not sent."""
     if shape.of is not None and not shape.array and not shape.nullable:
         inner = shape.of.shapes
         make = _maker(shape.of.name, [one.name for one in inner])
@@ -134,7 +135,7 @@ def _variable_reader(kind: str, flexible: bool) -> Reader:
 
 
 def _nullable_reader(whole: Read) -> Read:
-    """A structure behind a byte that says whether it is there (KIP-893)."""
+    """Return a reader of a structure after a byte that says whether it is present (KIP-893)."""
 
     def one(data: Data, position: int, budget: Budget) -> tuple[Any, int]:
         if position >= len(data):

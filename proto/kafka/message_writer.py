@@ -1,4 +1,4 @@
-"""Writers of Kafka's messages, built once for each version out of its schema."""
+"""Writers of Kafka's messages, built once per version from its schema."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.proto.records.varint import write_uvarint
 
 @cache
 def writer_of(schema: Schema) -> Writer:
-    """A writer of one structure out of a mapping."""
+    """Return a writer of one structure from a mapping."""
     shapes = schema.shapes
     flexible = schema.flexible
     steps: list[tuple[struct.Struct | None, Any, Any, Any]] = []
@@ -102,7 +102,7 @@ def _variable_writer(kind: str, flexible: bool) -> Writer:
 
 
 def _nullable_writer(whole: Writer) -> Writer:
-    """A structure behind a byte that says whether it is there (KIP-893)."""
+    """Return a writer of a structure after a byte that says whether it is present (KIP-893)."""
 
     def one(out: bytearray, value: Any) -> None:
         if value is None:

@@ -1,9 +1,9 @@
-"""Every message of Kafka's protocol but the two that carry records: bytes in, named fields out, and back.
+"""Every message of Kafka's protocol but the two that carry records: bytes to named fields, and back.
 
-The fields of each version come from kio, which generates them from Kafka's own message definitions; names
-are kio's. The bytes are read and written here, since a listener must bear what kio's readers do not:
-tagged fields and error codes of a later day, and lengths that lie. Values are plain: durations and times are
-``int`` milliseconds, ids are 16 ``bytes`` (zeros for none), error codes ``int``, arrays tuples.
+The fields of each version come from kio, which generates them from Kafka's own message definitions; names are kio's.
+The bytes are read and written here, because a listener must tolerate what kio's readers do not: unknown tagged fields
+and error codes, and false lengths. Values are plain: durations and times are ``int`` milliseconds, ids are 16 ``bytes``
+(zeros for none), error codes ``int``, arrays tuples.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from tidelog.proto.kafka.schemas import schema_of
 from tidelog.proto.kafka.wire import BadMessage, Budget, Data
 
 RESPONSE_ITEMS_MAX: Final = 1_000_000
-"""Most array items and tagged fields of one response: one request item may bring many."""
+"""Most array items and tagged fields of one response: one request item may yield many."""
 
 
 def decode_request(api_key: int, version: int, body: Data) -> Any:
     """Return the request's fields as a named tuple, unknown tagged fields left out. Raises :class:`BadMessage`.
 
-    What comes after the last field is passed over, as in Kafka: librdkafka leaves three bytes behind a request for
-    the metadata of all topics.
+    Bytes after the last field are ignored, as in Kafka: librdkafka sends three after a metadata request for all topics.
     """
     value, _ = reader_of(schema_of(api_key, version, "request"))(body, 0, Budget())
     return value
@@ -44,9 +43,9 @@ def decode_response(api_key: int, version: int, body: Data) -> Any:
 def encode_response(api_key: int, version: int, values: Mapping[str, Any]) -> bytes:
     """Return the bytes of a response of this version.
 
-    ``values`` may hold fields of any version: those that this one lacks are left out, and what is missing
-    takes Kafka's default. Structures are mappings, arrays sequences. Raises ``ValueError`` or
-    ``struct.error`` for values that do not fit their fields: a bug of the caller.
+    ``values`` may hold fields of any version: those that this one lacks are left out, and missing ones take Kafka's
+    default. Structures are mappings, arrays sequences. Raises ``ValueError`` or ``struct.error`` for values that do not
+    fit their fields: a bug in the caller.
     """
     return _encode(api_key, version, "response", values)
 
@@ -59,7 +58,7 @@ def encode_request(api_key: int, version: int, values: Mapping[str, Any]) -> byt
 def request_frame(
     api_key: int, version: int, correlation_id: int, values: Mapping[str, Any], client_id: bytes = b""
 ) -> bytes:
-    """A request ready for a socket: length, header, body."""
+    """Return a request ready for a socket: length, header, body."""
     frame = request_header(api_key, version, correlation_id, client_id) + encode_request(api_key, version, values)
     return len(frame).to_bytes(4, "big") + frame
 

@@ -1,7 +1,7 @@
-"""The figures of an OpenTelemetry ``MetricsData`` message, as Kafka's clients push it (KIP-714): gauges and sums.
+"""The data points of an OpenTelemetry ``MetricsData`` message, as Kafka's clients push it (KIP-714): gauges and sums.
 
-Read field by field, so that a message becomes no objects beyond what it names; what is not needed is passed over. Pure.
-Source: ``opentelemetry/proto/metrics/v1/metrics.proto``, and the encoding of Protocol Buffers.
+It is read field by field, so that only the needed parts become objects; the rest is skipped. Pure. Source:
+``opentelemetry/proto/metrics/v1/metrics.proto``, and the encoding of Protocol Buffers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 FIELDS_MAX: Final = 50_000
-"""Most fields in one message, those that are passed over included."""
+"""Most fields in one message, including skipped ones."""
 NAME_BYTES_MAX: Final = 256
 """Longest name of a metric."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -22,11 +22,11 @@ _DELTA: Final = 1
 
 
 class BadMetrics(ValueError):
-    """Bytes that are no message of this kind; the text says why."""
+    """Bytes that are not such a message; the text says why."""
 
 
 class Figure(NamedTuple):
-    """One data point. ``sums``: a monotonic sum. ``delta``: what was added since the push before."""
+    """One data point. ``sums``: a monotonic sum. ``delta``: the increase since the previous push."""
 
     name: str
     value: float
@@ -35,7 +35,7 @@ class Figure(NamedTuple):
 
 
 class _Message:
-    """The fields of one message, within those of all."""
+    """Reads the fields of one message, within the budget of all."""
 
     __slots__ = ("_at", "_budget", "_data", "_end")
 
@@ -46,7 +46,7 @@ class _Message:
         self._budget = budget
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int]]:
-        """Each field: its number, its kind, then start and end of its bytes, or its number twice for a varint."""
+        """Yield each field: its number, its kind, then start and end of its bytes, or its value twice for a varint."""
         data = self._data
         while self._at < self._end:
             self._budget[0] -= 1
@@ -94,7 +94,7 @@ class _Message:
 
 
 def figures(data: bytes) -> Iterator[Figure]:
-    """Every data point of a gauge or a monotonic sum, in the order of the message. Raises :class:`BadMetrics`."""
+    """Return every data point of gauges and monotonic sums, in the order of the message. Raises :class:`BadMetrics`."""
     whole = _Message(memoryview(data), 0, len(data), [FIELDS_MAX])
     for resource in _inner(whole, 1):
         for scope in _inner(resource, 2):

@@ -1,4 +1,4 @@
-"""Produce requests and responses of Kafka's protocol, versions 0 to 13, by hand: records stay where they arrived.
+"""A handwritten codec for Kafka's Produce requests and responses, versions 0 to 13: records stay where they arrived.
 
 Source: Kafka's ``ProduceRequest.json`` and ``ProduceResponse.json``.
 """
@@ -28,11 +28,11 @@ API_KEY: Final = 0
 MOST: Final = 13
 FLEXIBLE: Final = 9
 BY_ID: Final = 13
-"""From this version on topics are named by their ids (KIP-516)."""
+"""The first version that names topics by id (KIP-516)."""
 PARTITIONS_MAX: Final = 10_000
-"""Most partitions of one request."""
+"""Most partitions in one request."""
 _TEXT_MAX: Final = 4_096
-"""Most characters of an error's text; more is cut."""
+"""Most characters of an error's text; the rest is cut."""
 
 _ACKS_TIMEOUT: Final = struct.Struct(">hi")
 _COUNT: Final = struct.Struct(">i")
@@ -43,14 +43,14 @@ _TIME_START: Final = struct.Struct(">qq")
 _RESULT_TIME_START: Final = struct.Struct(">ihqqq")
 _LEADER: Final = struct.Struct(">ii")
 _NO_FAULT: Final = b"\x01\x00\x00"
-"""No records to blame, no text, no tagged fields."""
+"""No faulty records, no text, no tagged fields."""
 
 
 class KafkaProduce(NamedTuple):
     """``topics``: name (below version 13) or id as on the wire, and number of partitions; ``parts``: (partition,
     records) in that order.
 
-    ``records`` is ``None`` where null was sent.
+    ``records`` is ``None`` if null was sent.
     """
 
     transactional_id: str | None
@@ -61,7 +61,7 @@ class KafkaProduce(NamedTuple):
 
 
 def decode_produce(version: int, body: memoryview) -> KafkaProduce:
-    """Read a request; its records are slices of ``body``. What comes behind it is passed over, as in Kafka.
+    """Read a request; its records are slices of ``body``. Trailing bytes are ignored, as in Kafka.
 
     Raises :class:`BadMessage`.
     """
@@ -72,7 +72,7 @@ def decode_produce(version: int, body: memoryview) -> KafkaProduce:
 
 
 def _decode_flexible(version: int, body: memoryview) -> KafkaProduce:
-    # A number below 128 is the byte that it is on the wire: worth not calling anybody for it.
+    # A number below 128 is its byte on the wire: not worth a function call.
     transactional_id, at = read_compact_string(body, 0) if body[0] else (None, 1)
     acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(body, at)
     topics: list[tuple[bytes, int]] = []
@@ -94,7 +94,7 @@ def _decode_flexible(version: int, body: memoryview) -> KafkaProduce:
         for _ in range(count - 1):
             (partition,) = _COUNT.unpack_from(body, at)
             low, high = body[at + 4], body[at + 5]
-            if low >= 0x80 > high:  # as long as most small requests' records: two groups of seven bits
+            if low >= 0x80 > high:  # the length of most small requests' records: two groups of seven bits
                 size, at = low & 0x7F | high << 7, at + 6
             else:
                 size, at = read_uvarint(body, at + 4)
@@ -149,9 +149,9 @@ def encode_produced(
     endpoints: Sequence[NodeEndpoint] = (),
     throttle_ms: int = 0,
 ) -> bytearray:
-    """A response behind ``head``; ``results`` stand in the order of the request's partitions.
+    """Return a response after ``head``; ``results`` are in the order of the request's partitions.
 
-    ``endpoints``: of the leaders that results name (KIP-951).
+    ``endpoints``: those of the leaders named in results (KIP-951).
     """
     out = bytearray(head)
     if version >= FLEXIBLE:
@@ -245,7 +245,7 @@ def _encode_legacy(
 
 
 def named_leaders(results: Sequence[ProducedPartition]) -> set[NodeId]:
-    """The nodes that refusals name as leaders."""
+    """Return the nodes that refusals name as leaders."""
     return {item.current_leader for item in results if item.error and item.current_leader != NO_NODE}
 
 

@@ -1,8 +1,8 @@
 """Writes ``schemas.json``, the fields of every message and version: ``python -m tidelog.proto.kafka.schema_file``.
 
-They are taken from kio, which generates its classes from Kafka's own message definitions. kio is not needed at run
-time: importing it takes half as long as a node's start, and each version's classes, some milliseconds of the event
-loop at their first use.
+They come from kio, which generates its classes from Kafka's own message definitions. kio is not needed at run time:
+importing it would take half as long as a node's start, and each version's classes would take some milliseconds of the
+event loop at first use.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ KINDS: Final = ("request", "response")
 
 
 def schema_file() -> str:
-    """The file's text: API key → kind → version → structure, or the number of an earlier version with the same one."""
+    """Return the file's text: API key → kind → version → structure, or the number of an earlier version with the same
+    one."""
     from kio.index import load_request_schema, load_response_schema
     from kio.schema.index import api_key_map, schema_name_map
 
@@ -38,7 +39,7 @@ def schema_file() -> str:
 
 
 def structure(schema: Any) -> dict[str, Any]:
-    """kio's class of a structure: its name, whether it is flexible, its fields in the order of the wire."""
+    """Convert kio's class of a structure: its name, whether it is flexible, its fields in wire order."""
     return {
         "name": schema.__name__,
         "flexible": schema.__flexible__,
@@ -47,12 +48,12 @@ def structure(schema: Any) -> dict[str, Any]:
 
 
 def _field(found: Field[Any]) -> dict[str, Any]:
-    """What differs from an untagged value that is not null and has its type's default is left out."""
+    """Describe a field by its differences from an untagged, non-null value with its type's default."""
     inner, nullable = _without_none(found.type)
     out: dict[str, Any] = {"name": found.name}
     array = get_origin(inner) is tuple
     if array:
-        inner, _ = _without_none(get_args(inner)[0])  # ids alone may be None within: zeros
+        inner, _ = _without_none(get_args(inner)[0])  # only ids may be None within: zeros
         out["array"] = True
     if is_dataclass(inner):
         out["of"] = structure(inner)
@@ -71,7 +72,7 @@ def _field(found: Field[Any]) -> dict[str, Any]:
 
 
 def _without_none(found: Any) -> tuple[Any, bool]:
-    """The type within ``X | None``, and whether it was one."""
+    """Return the type within ``X | None``, and whether it was optional."""
     if isinstance(found, UnionType):
         (inner,) = [arg for arg in get_args(found) if arg is not NoneType]
         return inner, True

@@ -1,6 +1,6 @@
-"""Kafka's primitive types, read and written by position: the ground under every message.
+"""Kafka's primitive types, read and written by position: the basis of every message.
 
-Readers take ``(data, position)`` and return ``(value, position after it)``; what does not fit in ``data``
+Readers take ``(data, position)`` and return ``(value, position after it)``; a value that does not fit in ``data``
 raises :class:`BadMessage`. Writers append to a ``bytearray``. Source: Kafka's protocol guide and KIP-482.
 """
 
@@ -18,8 +18,8 @@ Reader = Callable[[Data, int], tuple[Any, int]]
 Writer = Callable[[bytearray, Any], None]
 
 ITEMS_MAX: Final = 20_000
-"""Most array items and tagged fields of one request. Each costs up to 15 µs of the event loop to read and to answer,
-however few bytes it has, so a request holds the loop for at most some 0.3 s."""
+"""Most array items and tagged fields of one request. Reading and answering each costs up to 15 µs of the event loop,
+however few bytes it has, so a request blocks the loop for about 0.3 s at most."""
 TAGS_MAX: Final = 64
 """Most tagged fields of one structure. Kafka's own messages have at most five."""
 _UVARINT_BYTES_MAX: Final = 5
@@ -29,7 +29,7 @@ _STRING_MAX: Final = 0x7FFF
 
 
 class BadMessage(ValueError):
-    """A message that is not one of its API and version; the text says what was expected and found."""
+    """A message that does not fit its API and version; the text says what was expected and found."""
 
 
 class Budget:
@@ -41,14 +41,14 @@ class Budget:
         self.left = self.most = most
 
     def take(self, count: int) -> None:
-        """Raises :class:`BadMessage` if that exceeds the bound."""
+        """Take from the budget. Raises :class:`BadMessage` if that exceeds the bound."""
         self.left -= count
         if self.left < 0:
             raise BadMessage(f"expected at most {self.most} array items and tagged fields in a message, found more")
 
 
 def read_uvarint(data: Data, position: int) -> tuple[int, int]:
-    """An unsigned number of at most 32 bits in groups of seven bits, the lowest first."""
+    """Read an unsigned number of at most 32 bits in groups of seven bits, lowest first."""
     value = shift = 0
     end = min(position + _UVARINT_BYTES_MAX, len(data))
     while position < end:
@@ -64,7 +64,7 @@ def read_uvarint(data: Data, position: int) -> tuple[int, int]:
 
 
 def read_tag_count(data: Data, position: int, budget: Budget) -> tuple[int, int]:
-    """The number of a structure's tagged fields, taken from ``budget``."""
+    """Read the number of a structure's tagged fields and take it from ``budget``."""
     count, position = read_uvarint(data, position)
     if count > TAGS_MAX:
         raise BadMessage(f"expected at most {TAGS_MAX} tagged fields in a structure, found {count}")
@@ -73,7 +73,7 @@ def read_tag_count(data: Data, position: int, budget: Budget) -> tuple[int, int]
 
 
 def read_tag(data: Data, position: int) -> tuple[int, int, int]:
-    """A tagged field's tag and the range of its value."""
+    """Read a tagged field's tag and the range of its value."""
     tag, position = read_uvarint(data, position)
     size, position = read_uvarint(data, position)
     if position + size > len(data):
@@ -82,7 +82,7 @@ def read_tag(data: Data, position: int) -> tuple[int, int, int]:
 
 
 def skip_tags(data: Data, position: int, budget: Budget) -> int:
-    """Pass over tagged fields that nobody here knows."""
+    """Skip unknown tagged fields."""
     if position < len(data) and not data[position]:
         return position + 1
     count, position = read_tag_count(data, position, budget)
@@ -106,7 +106,7 @@ def _text(data: Data, position: int, size: int) -> str:
 
 
 def read_string(data: Data, position: int) -> tuple[str | None, int]:
-    """A string with a 16-bit length; ``None`` for null."""
+    """Read a string with a 16-bit length; ``None`` for null."""
     if position + 2 > len(data):
         raise BadMessage(f"expected a string's length at position {position}, found the end")
     (size,) = _I16.unpack_from(data, position)
@@ -119,7 +119,7 @@ def read_string(data: Data, position: int) -> tuple[str | None, int]:
 
 
 def read_compact_string(data: Data, position: int) -> tuple[str | None, int]:
-    """A string whose length plus one is a varint; ``None`` for null."""
+    """Read a string with its length plus one as a varint; ``None`` for null."""
     size, position = read_uvarint(data, position)
     if not size:
         return None, position
@@ -130,7 +130,7 @@ def read_compact_string(data: Data, position: int) -> tuple[str | None, int]:
 
 
 def read_bytes(data: Data, position: int) -> tuple[bytes | None, int]:
-    """Bytes with a 32-bit length, copied; ``None`` for null."""
+    """Read bytes with a 32-bit length, copied; ``None`` for null."""
     size, position = read_length(data, position)
     if size < 0:
         return None, position
@@ -138,7 +138,7 @@ def read_bytes(data: Data, position: int) -> tuple[bytes | None, int]:
 
 
 def read_compact_bytes(data: Data, position: int) -> tuple[bytes | None, int]:
-    """Bytes whose length plus one is a varint, copied; ``None`` for null."""
+    """Read bytes with their length plus one as a varint, copied; ``None`` for null."""
     size, position = read_compact_length(data, position)
     if size < 0:
         return None, position
@@ -146,7 +146,7 @@ def read_compact_bytes(data: Data, position: int) -> tuple[bytes | None, int]:
 
 
 def read_length(data: Data, position: int) -> tuple[int, int]:
-    """The 32-bit length of bytes or of an array; -1 for null."""
+    """Read the 32-bit length of bytes or of an array; -1 for null."""
     if position + 4 > len(data):
         raise BadMessage(f"expected a length at position {position}, found the end")
     (size,) = _I32.unpack_from(data, position)
@@ -156,16 +156,16 @@ def read_length(data: Data, position: int) -> tuple[int, int]:
 
 
 def read_compact_length(data: Data, position: int) -> tuple[int, int]:
-    """The length of bytes or of an array as a varint of one more; -1 for null."""
+    """Read the length of bytes or of an array from a varint of one more; -1 for null."""
     size, position = read_uvarint(data, position)
     return size - 1, position
 
 
 def _cut(raw: bytes) -> bytes:
-    """As much of a text as fits, in whole characters.
+    """Return as much of a text as fits, in whole characters.
 
-    A message that repeats what its asker sent, and names that came by another protocol, may be longer than Kafka
-    can say. They end nobody's connection, let alone the node.
+    A message that quotes a request, or a name from another protocol, may be longer than Kafka's format allows. It must
+    not end a connection, let alone the node.
     """
     return raw[:_STRING_MAX].decode("utf-8", "ignore").encode("utf-8")
 

@@ -1,8 +1,8 @@
-"""The records of consumer groups (KIP-848) in ``__consumer_offsets``, byte for byte as Kafka 4.3 writes them.
+"""The records of consumer groups (KIP-848) in ``__consumer_offsets``, byte for byte as in Kafka 4.3.
 
 A key begins with the kind of record (int16): 3 the group, 5 a member, 6 the target assignment's epoch, 7 a member's
-target, 8 a member's current assignment, 16 a resolved regular expression. Kind 4, partition metadata, was Kafka 4.0's
-and is passed over. Values have version 0, which is flexible. Source: the message definitions in Kafka's
+target, 8 a member's current assignment, 16 a resolved regular expression. Kind 4, partition metadata, is from Kafka 4.0
+and is ignored. Values have version 0, which is flexible. Source: the message definitions in Kafka's
 ``group-coordinator`` module, and ``GroupCoordinatorRecordHelpers``.
 """
 
@@ -23,16 +23,16 @@ _LONG: Final = struct.Struct(">q")
 _VERSION_0: Final = _SHORT.pack(0)
 _NO_TAGS: Final = b"\0"
 STRING_BYTES_MAX: Final = 32_767
-"""Bytes of UTF-8 that a string of a key may have."""
+"""Most bytes of UTF-8 in a key's string."""
 
 GROUP, PARTITION_METADATA, MEMBER, TARGET_EPOCH, TARGET, CURRENT, REGEX = 3, 4, 5, 6, 7, 8, 16
 _NAMED: Final = {MEMBER, TARGET, CURRENT, REGEX}
-"""The kinds whose keys name more than the group."""
+"""The kinds with keys that name more than the group."""
 KINDS: Final = _NAMED | {GROUP, TARGET_EPOCH}
 
 
 class ConsumerKey(NamedTuple):
-    """Names a record: its kind, its group, and the member or regular expression ("" for the group's own)."""
+    """A record's key: its kind, its group, and the member or regular expression ("" for the group's own)."""
 
     kind: int
     group: str
@@ -40,7 +40,7 @@ class ConsumerKey(NamedTuple):
 
 
 class GroupEpoch(NamedTuple):
-    """The value of kind 3. ``metadata_hash``: of the subscribed topics' metadata; opaque, 0 for none."""
+    """The value of kind 3. ``metadata_hash``: the hash of the subscribed topics' metadata; opaque, 0 for none."""
 
     epoch: int
     metadata_hash: int = 0
@@ -68,14 +68,14 @@ class TargetEpoch(NamedTuple):
 
 
 Partitions: TypeAlias = Mapping[TopicId, frozenset[int]]
-"""A set of partitions, by topic; no topic without a partition."""
+"""A set of partitions by topic; every topic has at least one."""
 Owned: TypeAlias = Mapping[TopicId, Mapping[int, int]]
-"""Partitions with the member epochs at which they were assigned (KIP-1251), by topic; no topic without one."""
+"""Partitions with the member epochs of their assignment (KIP-1251), by topic; every topic has at least one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CurrentAssignment:
-    """The value of kind 8: what a member has, and what it must give up. ``state`` is Kafka's number."""
+    """The value of kind 8: a member's partitions, and those it must give up. ``state`` is Kafka's number."""
 
     epoch: int
     previous_epoch: int
@@ -106,13 +106,13 @@ ConsumerValue: TypeAlias = GroupEpoch | MemberSubscription | TargetEpoch | Targe
 
 
 def encode_consumer_key(key: ConsumerKey) -> bytes:
-    """Raises ``ValueError`` for a string beyond ``STRING_BYTES_MAX`` bytes."""
+    """Encode a key. Raises ``ValueError`` for a string longer than ``STRING_BYTES_MAX`` bytes."""
     named = _plain(key.name) if key.kind in _NAMED else b""
     return _SHORT.pack(key.kind) + _plain(key.group) + named
 
 
 def encode_consumer_value(value: ConsumerValue) -> bytes:
-    """Version 0."""
+    """Encode a value in version 0."""
     out = bytearray(_VERSION_0)
     match value:
         case GroupEpoch(epoch, metadata_hash):
@@ -189,7 +189,7 @@ def _uvarint(number: int) -> bytes:
 
 
 def decode_consumer_key(raw: bytes) -> ConsumerKey | None:
-    """None for a record of another kind. Raises :class:`BadCoordinatorRecord`."""
+    """Read a key; None for a record of another kind. Raises :class:`BadCoordinatorRecord`."""
     reader = FieldReader(raw, "key")
     kind = reader.int16()
     if kind not in KINDS:
@@ -198,7 +198,7 @@ def decode_consumer_key(raw: bytes) -> ConsumerKey | None:
 
 
 def decode_consumer_value(kind: int, raw: bytes) -> ConsumerValue:
-    """The value of a record of one of ``KINDS``. Raises :class:`BadCoordinatorRecord`."""
+    """Read the value of a record of one of ``KINDS``. Raises :class:`BadCoordinatorRecord`."""
     reader = FieldReader(raw, "value of a consumer group")
     reader.value_version(0, 0)
     match kind:
@@ -240,7 +240,7 @@ def _tagged_long(reader: FieldReader, tag: int) -> int:
 
 
 def _read_owned(reader: FieldReader, default_epoch: int) -> dict[TopicId, dict[int, int]]:
-    """Before 4.3 there were no assignment epochs: the member's epoch stands for them, as in Kafka."""
+    """Read partitions with assignment epochs. Before 4.3 there were none: the member's epoch is used, as in Kafka."""
     found: dict[TopicId, dict[int, int]] = {}
     for _ in range(reader.count()):
         topic_id = TopicId(reader.raw(16))

@@ -1,8 +1,8 @@
-"""Kafka's bytes of a consumer's subscription and of its assignment, versions 0 to 3.
+"""Kafka's encoding of a consumer's subscription and assignment, versions 0 to 3.
 
-They travel inside JoinGroup and SyncGroup and mean nothing to the coordinator, except for the topics of a
-subscription. Layout (big-endian; the version stands in front; an array is a count of 32 bits and its items, a string
-a length of 16 bits and UTF-8, bytes a length of 32 bits; length -1: null)::
+They travel inside JoinGroup and SyncGroup and are opaque to the coordinator, except for a subscription's topics. Layout
+(big-endian; the version comes first; an array is a 32-bit count and its items, a string a 16-bit length and UTF-8,
+bytes a 32-bit length; length -1: null)::
 
     subscription = version:int16 topics:[string] user_data:bytes?
                    owned:[topic:string partitions:[int32]]            from version 1
@@ -10,7 +10,7 @@ a length of 16 bits and UTF-8, bytes a length of 32 bits; length -1: null)::
                    rack_id:string?                                    from version 3
     assignment   = version:int16 assigned:[topic:string partitions:[int32]] user_data:bytes?
 
-A reader takes from a newer version what it knows, and minds no bytes beyond. Source: Kafka's
+A reader takes the fields that it knows from a newer version, and ignores bytes beyond. Source: Kafka's
 ``ConsumerProtocolSubscription.json``, ``ConsumerProtocolAssignment.json`` and ``ConsumerProtocol``.
 """
 
@@ -36,16 +36,16 @@ _TOPIC_SIZE_MIN: Final = 6
 
 
 class BadConsumerProtocol(ValueError):
-    """Bytes that are no subscription or assignment, or values that such bytes cannot hold.
+    """Bytes that are not a subscription or assignment, or values that do not fit in one.
 
-    The text says what was expected and what was found. Stands for Kafka's ``SchemaException``.
+    The text says what was expected and found. Corresponds to Kafka's ``SchemaException``.
     """
 
 
 def encode_subscription(subscription: Subscription, version: int = VERSION_NEWEST) -> bytes:
-    """Write a subscription as Kafka's consumer does: topics and owned partitions sorted, no user data as null.
+    """Write a subscription as Kafka's consumer does: topics and owned partitions sorted, missing user data as null.
 
-    What ``version`` (0 to 3) has no field for is left out. Raises :class:`BadConsumerProtocol`.
+    Values without a field in ``version`` (0 to 3) are left out. Raises :class:`BadConsumerProtocol`.
     """
     out = bytearray(_version(version))
     topics = sorted(subscription.topics)
@@ -66,7 +66,7 @@ def encode_subscription(subscription: Subscription, version: int = VERSION_NEWES
 
 
 def decode_subscription(data: bytes | memoryview) -> Subscription:
-    """Read a subscription. Raises :class:`BadConsumerProtocol` and nothing else."""
+    """Read a subscription. Raises only :class:`BadConsumerProtocol`."""
     reader = _Reader(data)
     version = reader.version()
     topics = tuple([reader.string("a topic") for _ in range(reader.count("topics", _STRING_SIZE_MIN))])
@@ -80,7 +80,7 @@ def decode_subscription(data: bytes | memoryview) -> Subscription:
 def encode_assignment(
     partitions: Iterable[TopicPartition], user_data: bytes = b"", version: int = VERSION_NEWEST
 ) -> bytes:
-    """Write an assignment as Kafka's leader does: by topics, in the order given; no user data as null.
+    """Write an assignment as Kafka's leader does: by topic, in the given order; missing user data as null.
 
     Raises :class:`BadConsumerProtocol`.
     """
@@ -94,10 +94,10 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes | memoryview) -> Assignment:
-    """Read an assignment. Raises :class:`BadConsumerProtocol` and nothing else.
+    """Read an assignment. Raises only :class:`BadConsumerProtocol`.
 
-    No bytes at all are none either, as in Kafka: the coordinator has them for a member that the leader forgot,
-    and of every member while the group has no assignment.
+    Empty bytes are an empty assignment, as in Kafka: the coordinator has them for a member that the leader left out,
+    and for every member while the group has no assignment.
     """
     reader = _Reader(data)
     reader.version()
@@ -137,7 +137,7 @@ def _put_user_data(out: bytearray, user_data: bytes) -> None:
 
 
 def _put_partitions(out: bytearray, partitions: Iterable[TopicPartition]) -> None:
-    """Write partitions, those of one topic next to one another."""
+    """Write partitions, grouped by topic."""
     runs = [
         (topic, [item.partition for item in run]) for topic, run in itertools.groupby(partitions, lambda p: p.topic)
     ]
@@ -157,7 +157,7 @@ def _topic(partition: TopicPartition) -> str:
 
 
 class _Reader:
-    """Takes one field after another and never looks beyond the end."""
+    """Reads one field after another and never beyond the end."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._data = bytes(data)
@@ -185,7 +185,7 @@ class _Reader:
         return number
 
     def count(self, what: str, item_size_min: int) -> int:
-        """Number of items of an array, each of which takes so many bytes at least."""
+        """Read an array's count; each item takes at least so many bytes."""
         count = self.int32(f"the number of {what}")
         most = (len(self._data) - self._at) // item_size_min
         if not 0 <= count <= most:

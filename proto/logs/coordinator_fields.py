@@ -1,7 +1,7 @@
-"""Reading the fields of a coordinator's record, of which each length is checked against what is left.
+"""A reader of a coordinator record's fields, which checks each length against the remaining bytes.
 
-Versions that are *flexible* have compact lengths (KIP-482) and tagged fields, which a reader that does not know
-them passes over (KIP-915).
+*Flexible* versions have compact lengths (KIP-482) and tagged fields, which a reader skips if it does not know them
+(KIP-915).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ _LONG: Final = struct.Struct(">q")
 
 
 class BadCoordinatorRecord(ValueError):
-    """A key or value that cannot be read; the text says what was expected and found."""
+    """An unreadable key or value; the text says what was expected and found."""
 
 
 class FieldReader:
-    """Walks over one key or value, checking each length against what is left."""
+    """Reads one key or value, and checks each length against the remaining bytes."""
 
     __slots__ = ("_at", "_flexible", "_raw", "_what")
 
@@ -31,7 +31,7 @@ class FieldReader:
         self._flexible = False
 
     def value_version(self, highest: int, flexible_from: int) -> int:
-        """The version that a value begins with; from ``flexible_from`` on it has compact lengths and tagged fields."""
+        """Read a value's version; from ``flexible_from`` on it has compact lengths and tagged fields."""
         version = self.int16()
         if not 0 <= version <= highest:
             raise BadCoordinatorRecord(f"expected {self._what} version 0 to {highest}, found {version}")
@@ -39,11 +39,11 @@ class FieldReader:
         return version
 
     def be_flexible(self) -> None:
-        """What follows has compact lengths."""
+        """Switch to compact lengths for what follows."""
         self._flexible = True
 
     def raw(self, size: int) -> bytes:
-        """Bytes of a length that is known."""
+        """Read a known number of bytes."""
         return self._take(size)
 
     def int8(self) -> int:
@@ -83,7 +83,7 @@ class FieldReader:
         return self._take(self.count())
 
     def nullable_count(self) -> int | None:
-        """Likewise, None for null."""
+        """Read a count like :meth:`count`, None for null."""
         at, found = self._at, self._length()
         if found == -1:
             return None
@@ -91,7 +91,7 @@ class FieldReader:
         return self.count()
 
     def count(self) -> int:
-        """Length of bytes or of an array, null not allowed. Each element has a byte at least."""
+        """Read the length of bytes or of an array; null is not allowed. Each element has at least one byte."""
         found = self._length()
         if not 0 <= found <= len(self._raw) - self._at:
             raise BadCoordinatorRecord(
@@ -101,7 +101,7 @@ class FieldReader:
         return found
 
     def tagged_fields(self) -> dict[int, bytes]:
-        """The fields behind the others, by their tags; none in a version that is not flexible."""
+        """Read the tagged fields, by tag; none in a version that is not flexible."""
         found: dict[int, bytes] = {}
         if self._flexible:
             for _ in range(self.uvarint()):

@@ -1,12 +1,12 @@
 """The records of ``__consumer_offsets``, byte for byte as Kafka writes them.
 
-A key begins with its version (int16), which also says what kind of record it is: 0 and 1 a committed
-offset, 2 a classic group; a value begins with a version of its own; a null value is a tombstone. Versions
-from 4 on are *flexible*: compact lengths (KIP-482), and tagged fields that a reader passes over (KIP-915).
+A key begins with its version (int16), which is also the kind of record: 0 and 1 a committed offset, 2 a classic group;
+a value begins with its own version; a null value is a tombstone. Versions from 4 on are *flexible*: compact lengths
+(KIP-482), and tagged fields that a reader skips (KIP-915).
 
-Read: offset values v0 to v4, group values v0 to v4. Written: v3 of both (Kafka 4.0; 4.1 writes offsets as v4,
-for a topic id that is no use here). Bytes left over at the end are passed over, as by Kafka's reader. Source:
-the message definitions in Kafka's ``group-coordinator`` module, and ``CoordinatorRecordSerde``.
+Read: offset values v0 to v4, group values v0 to v4. Written: v3 of both (Kafka 4.0; 4.1 writes offsets as v4, for a
+topic id that is not needed here). Trailing bytes are ignored, as in Kafka's reader. Source: the message definitions in
+Kafka's ``group-coordinator`` module, and ``CoordinatorRecordSerde``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.proto.logs.coordinator_fields import FieldReader
 
 NO_TIMESTAMP: Final = -1
 STRING_BYTES_MAX: Final = 32_767
-"""Bytes of UTF-8 that a string in a key, or in a value of version 3, may have."""
+"""Most bytes of UTF-8 in a string of a key, or of a version 3 value."""
 
 _OFFSET_KEY_VERSION: Final = 1
 _GROUP_KEY_VERSION: Final = 2
@@ -39,7 +39,7 @@ _VALUE_START: Final = _SHORT.pack(_VALUE_VERSION)
 
 
 class OffsetCommitKey(NamedTuple):
-    """Names a committed offset."""
+    """The key of a committed offset."""
 
     group: str
     topic: str
@@ -47,13 +47,13 @@ class OffsetCommitKey(NamedTuple):
 
 
 class GroupMetadataKey(NamedTuple):
-    """Names a classic group."""
+    """The key of a classic group."""
 
     group: str
 
 
 class UnknownKey(NamedTuple):
-    """A record of a kind that only other software knows: passed over, as Kafka's loader does."""
+    """A record of a kind that is unknown here: skipped, as in Kafka's loader."""
 
     version: int
 
@@ -70,7 +70,7 @@ class OffsetCommitValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """``rebalance_timeout`` in ms, -1 where version 0 did not have it."""
+    """A member. ``rebalance_timeout`` in ms, -1 in version 0, which lacks it."""
 
     member_id: str
     group_instance_id: str | None
@@ -171,7 +171,7 @@ def _nullable(text: str | None) -> bytes:
 
 
 def decode_key(raw: bytes) -> CoordinatorKey:
-    """Raises :class:`BadCoordinatorRecord`; a version from 3 on is an :class:`UnknownKey`."""
+    """Read a key. Raises :class:`BadCoordinatorRecord`; a version from 3 on is an :class:`UnknownKey`."""
     found = _offset_key(raw)
     if found is not None:
         return found
@@ -217,7 +217,7 @@ def decode_group_value(raw: bytes) -> GroupMetadataValue:
 
 
 def _offset_key(raw: bytes) -> OffsetCommitKey | None:
-    """The common case at once, since loading reads a million of them; None for the careful way."""
+    """Read the common case in one step, since loading reads a million of them; None if the careful way is needed."""
     if raw[:2] != _OFFSET_KEY_START:
         return None
     try:
@@ -233,7 +233,7 @@ def _offset_key(raw: bytes) -> OffsetCommitKey | None:
 
 
 def _offset_value(raw: bytes) -> OffsetCommitValue | None:
-    """Likewise for a value of version 3."""
+    """Do the same for a version 3 value."""
     if raw[:2] != _VALUE_START:
         return None
     try:

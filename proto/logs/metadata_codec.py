@@ -15,7 +15,7 @@ RECORD: Final = OneOf("record", MetadataRecord)
 
 
 def encode_batch(records: Iterable[MetadataRecord]) -> bytes:
-    """Encode the records of one entry. No records give ``b""``."""
+    """Encode the records of one entry; ``b""`` without records."""
     batch = metadata_pb2.MetadataBatch()
     for record in records:
         RECORD.fill(batch.records.add(), record)
@@ -23,7 +23,7 @@ def encode_batch(records: Iterable[MetadataRecord]) -> bytes:
 
 
 def decode_batch(data: bytes) -> tuple[MetadataRecord, ...]:
-    """Decode one entry. Raises :class:`BadMessage` for other bytes and for a record of a later version."""
+    """Decode one entry. Raises :class:`BadMessage` for other bytes and for records of later versions."""
     batch = metadata_pb2.MetadataBatch()
     try:
         batch.ParseFromString(data)

@@ -1,8 +1,8 @@
-"""The level that a record of the metadata log, a request or a format needs: the gates, all of them, in one place.
+"""The feature levels that metadata records, requests and formats need: all gates in one place.
 
-The controller refuses a request whose records the level in use does not allow, and the metadata image remembers the
-highest level that a record needed, so that a downgrade below it is refused. A broker refuses a request after which an
-older release could not take over its disks.
+The controller refuses a request if the current level does not allow its records. The metadata image remembers the
+highest level that a record needed, so that the controller can refuse a downgrade below it. A broker refuses a request
+if an older release could not use its disks afterwards.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ RECORD_LEVELS: Final[dict[type[Any], int]] = {
     DelegationTokenRecord: 2,
     RemoveDelegationTokenRecord: 2,
 }
-"""Kind of record → lowest level that may write it. Kinds that are not named belong to the first level."""
+"""Kind of record → lowest level that may write it. Other kinds belong to the first level."""
 
 
 class Gate(NamedTuple):
-    """What is closed below a level of a feature."""
+    """A gate: something that needs a feature level."""
 
     feature: str
     level: int
@@ -45,7 +45,7 @@ class Gate(NamedTuple):
         return features.get(self.feature, 0) >= self.level
 
     def fault(self, features: Mapping[str, int]) -> str | None:
-        """Say why the levels in use do not allow it."""
+        """Return why the current levels do not allow it, or ``None``."""
         if self.is_open(features):
             return None
         return (
@@ -57,27 +57,27 @@ class Gate(NamedTuple):
 DIRECTORIES_VOTE: Final = Gate(METADATA_VERSION, 2)
 """A controller votes by its directory, in formats that release 0.1 cannot read."""
 CONSUMER_PROTOCOL: Final = Gate(GROUP_VERSION, 1)
-"""Kafka's clients are told of the consumer protocol."""
+"""The Kafka listener advertises the consumer protocol."""
 
 REQUEST_GATES: Final[dict[type[Any], Gate]] = {
-    # Release 0.1 knows no half of a move: it would begin the log anew, empty.
+    # Release 0.1 does not know a half-finished move: it would start the log again, empty.
     AlterReplicaLogDirsRequest: Gate(METADATA_VERSION, 2),
     ConsumerGroupHeartbeatRequest: CONSUMER_PROTOCOL,
 }
-"""Kind of request → what it needs."""
+"""Kind of request → its gate."""
 
 
 def too_low(needed: int, features: Mapping[str, int]) -> str | None:
-    """Say why the levels in use do not allow records of a ``metadata.version``. A new cluster has none yet, and may
-    write what it begins with."""
+    """Return why the current levels do not allow records of a ``metadata.version``, or ``None``. A new cluster has no
+    level yet, and may write its first records."""
     return Gate(METADATA_VERSION, needed).fault(features) if METADATA_VERSION in features else None
 
 
 def level_of(records: Iterable[MetadataRecord]) -> int:
-    """The level that these records need."""
+    """Return the level that these records need."""
     return max((RECORD_LEVELS.get(type(record), FIRST_LEVEL) for record in records), default=FIRST_LEVEL)
 
 
 def kinds_above(level: int) -> list[str]:
-    """The names of the kinds of records that need more than ``level``."""
+    """Return the names of the record kinds that need more than ``level``."""
     return sorted(kind.__name__ for kind, needed in RECORD_LEVELS.items() if needed > level)

@@ -1,9 +1,9 @@
-"""The record of a sink's ledger in ``__transaction_state``, beside Kafka's records of transactional ids there.
+"""The record of a sink's ledger in ``__transaction_state``, beside Kafka's records of transactional ids.
 
-Key: version 10000 (int16), where Kafka's has 0, then the sink's name. The coordinator and the tools of Kafka 4 pass
-over keys of a version that they do not know (``TransactionLog.readTxnRecordKey``). Value: version 0 (int16), then the
-fields of :class:`SinkLedgerValue` in order, strings and arrays as in Kafka's records that are not flexible; bytes
-behind them are passed over. A null value is a tombstone.
+Key: version 10000 (int16), where Kafka's has 0, then the sink's name. Kafka 4's coordinator and tools skip keys of
+unknown versions (``TransactionLog.readTxnRecordKey``). Value: version 0 (int16), then the fields of
+:class:`SinkLedgerValue` in order, strings and arrays as in Kafka's non-flexible records; trailing bytes are ignored. A
+null value is a tombstone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ _LONG: Final = struct.Struct(">q")
 
 
 class SinkLedgerValue(NamedTuple):
-    """``last_batch`` was decided last, for ``last_job`` at ``decided_ms``; ``job`` is writing ``batch``; ``fenced`` are
-    jobs that may not, with their batches. Times in ms since the epoch; -1 and the empty string stand for nothing."""
+    """A ledger. ``last_batch`` was decided last, for ``last_job`` at ``decided_ms``; ``job`` is writing ``batch``;
+    ``fenced`` are jobs that must not write, with their batches. Times in ms since the epoch; -1 and the empty string
+    mean none."""
 
     last_batch: int = NO_BATCH
     last_job: str = ""
@@ -57,7 +58,7 @@ def encode_sink_value(value: SinkLedgerValue) -> bytes:
 
 
 def decode_sink_key(raw: bytes) -> str | None:
-    """The sink's name; None for a key of another kind. Raises :class:`BadCoordinatorRecord`."""
+    """Read the sink's name; None for a key of another kind. Raises :class:`BadCoordinatorRecord`."""
     reader = FieldReader(raw, "key")
     if reader.int16() != SINK_KEY_VERSION:
         return None
@@ -68,7 +69,7 @@ def decode_sink_key(raw: bytes) -> str | None:
 
 
 def decode_sink_value(raw: bytes) -> SinkLedgerValue:
-    """Raises :class:`BadCoordinatorRecord`."""
+    """Read a ledger. Raises :class:`BadCoordinatorRecord`."""
     reader = FieldReader(raw, "ledger value")
     reader.value_version(_VALUE_VERSION, _FLEXIBLE_FROM)
     last_batch, last_job, decided_ms = reader.int64(), reader.string(), reader.int64()

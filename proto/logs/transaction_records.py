@@ -1,17 +1,17 @@
 """The records of ``__transaction_state``, byte for byte as Kafka writes them.
 
 Key: version 0 (int16), transactional id. Value: version 0, or 1, which is flexible (KIP-890); a null value is a
-tombstone. Written: version 1. Read: both; fields that others tagged are passed over.
+tombstone. Written: version 1. Read: both; unknown tagged fields are ignored.
 
-What Kafka has no place for stands in tagged fields of version 1, which Kafka's reader passes over in its turn:
+Values that Kafka's record lacks are in tagged fields of version 1, which Kafka's reader skips in turn:
 
 - 10000 (int8): flags; 1 = two-phase commit allowed, 2 = prepared, 4 = the identity behind the transaction
   belongs to another producer;
-- 10001 (int16): the epoch before this one, by which a repeated request is known; Kafka keeps it in memory alone;
-- 10002 (int32): the timeout of a prepared transaction, which has no timeout for Kafka's reader (the largest int32,
+- 10001 (int16): the previous epoch, which identifies a repeated request; Kafka keeps it only in memory;
+- 10002 (int32): the timeout of a prepared transaction, which Kafka's reader sees without one (the largest int32,
   KIP-939).
 
-A prepared transaction is Ongoing there with flag 2. Source: ``TransactionLogKey``, ``TransactionLogValue`` and
+A prepared transaction is Ongoing there, with flag 2. Source: ``TransactionLogKey``, ``TransactionLogValue`` and
 ``TransactionLog`` in Kafka's ``transaction-coordinator`` and ``core`` modules. Kafka 4.1 reads tags 0 and 1 (the
 producer ids before and after) but does not write them; here they are written.
 """
@@ -27,7 +27,7 @@ from tidelog.proto.logs.coordinator_records import STRING_BYTES_MAX, UnknownKey
 from tidelog.proto.records.varint import write_uvarint
 
 NO_TIMEOUT_MS: Final = 2**31 - 1
-"""The timeout of a transaction that has none (KIP-939)."""
+"""The timeout value of a transaction without one (KIP-939)."""
 
 _KEY_VERSION: Final = 0
 _VERSION: Final = 1
@@ -56,7 +56,7 @@ _TIMES: Final = struct.Struct(">qq")
 
 
 class TransactionLogKey(NamedTuple):
-    """Names a transactional id."""
+    """The key of a transactional id."""
 
     transactional_id: str
 
@@ -85,7 +85,7 @@ class TransactionLogValue(NamedTuple):
 
 
 def encode_transaction_key(transactional_id: str) -> bytes:
-    """Raises ``ValueError`` for an id beyond ``STRING_BYTES_MAX`` bytes."""
+    """Encode a key. Raises ``ValueError`` for an id longer than ``STRING_BYTES_MAX`` bytes."""
     raw = transactional_id.encode()
     if len(raw) > STRING_BYTES_MAX:
         raise ValueError(f"expected a transactional id of at most {STRING_BYTES_MAX} bytes, found {len(raw)}")
@@ -93,7 +93,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 
 def encode_transaction_value(value: TransactionLogValue) -> bytes:
-    """Version 1. Partitions by topic in the order of their coming; null in the Empty state, as Kafka."""
+    """Encode a value in version 1. Partitions by topic in order of arrival; null in the Empty state, as in Kafka."""
     timeout_ms = NO_TIMEOUT_MS if value.prepared else value.timeout_ms
     status = _ONGOING if value.prepared else value.status
     pieces = [_HEAD.pack(_VERSION, value.producer_id, value.producer_epoch, timeout_ms, status)]
@@ -149,7 +149,7 @@ def _uvarint(number: int) -> bytes:
 
 
 def decode_transaction_key(raw: bytes) -> TransactionLogKey | UnknownKey:
-    """Raises :class:`BadCoordinatorRecord`; a version from 1 on is an :class:`UnknownKey`."""
+    """Read a key. Raises :class:`BadCoordinatorRecord`; a version from 1 on is an :class:`UnknownKey`."""
     reader = FieldReader(raw, "key")
     version = reader.int16()
     if version == _KEY_VERSION:
@@ -160,7 +160,7 @@ def decode_transaction_key(raw: bytes) -> TransactionLogKey | UnknownKey:
 
 
 def decode_transaction_value(raw: bytes) -> TransactionLogValue:
-    """Raises :class:`BadCoordinatorRecord`."""
+    """Read a value. Raises :class:`BadCoordinatorRecord`."""
     reader = FieldReader(raw, "transaction value")
     reader.value_version(_VERSION, _FLEXIBLE_FROM)
     producer_id = ProducerId(reader.int64())

@@ -1,1 +1,1 @@
-"""Record batches: headers, records, compression, and the compiled codec with its twin in Python."""
+"""Record batches: headers, records, compression, and the compiled codec with its Python twin."""

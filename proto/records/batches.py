@@ -1,4 +1,4 @@
-"""Record batches of Kafka's format 2 as a broker sees them: 61 bytes of header, the rest opaque.
+"""Record batches in Kafka's format 2 as a broker sees them: a 61-byte header, the rest opaque.
 
 Layout, big-endian (Kafka's ``DefaultRecordBatch``)::
 
@@ -7,8 +7,8 @@ Layout, big-endian (Kafka's ``DefaultRecordBatch``)::
                             17 CRC-32C u32          35 max timestamp i64       53 base sequence i32
                             21 attributes i16                                  57 record count i32
 
-The batch length counts from byte 12. The CRC covers everything from byte 21, so a broker stamps base
-offset and leader epoch into a batch without touching what the producer signed. Records are read by
+The batch length counts from byte 12. The CRC covers everything from byte 21, so a broker stamps base offset and leader
+epoch into a batch without touching the bytes under the producer's CRC. Records are read by
 :mod:`tidelog.proto.records.decoder` and written by :mod:`tidelog.proto.records.encoder`.
 """
 
@@ -54,7 +54,7 @@ LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
 DELETE_HORIZON: Final = 0x40
-"""Set by compaction: the base timestamp is the time from which tombstones may go (KIP-534)."""
+"""Set by compaction: the base timestamp is the time from which tombstones may be removed (KIP-534)."""
 
 _OFFSET = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
@@ -68,8 +68,8 @@ _PRODUCER = struct.Struct(">qhi")
 class Batch:
     """The header of one whole batch over a view of its bytes; nothing is copied.
 
-    Made by :func:`split_batches`, which has checked magic and length; the CRC is checked by
-    :meth:`crc_ok` alone. The fields are the header's as they were when the batch was made.
+    Made by :func:`split_batches`, which has checked magic and length; only :meth:`crc_ok` checks the CRC. The fields
+    are the header's at the time when the batch object was made.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class Batch:
     record_count: int
 
     def __init__(self, view: memoryview) -> None:
-        """``view`` holds exactly the batch; at least its header must be there."""
+        """Read the header. ``view`` holds exactly the batch; at least its header must be present."""
         self.view = view
         self.size = len(view)
         (
@@ -129,7 +129,7 @@ class Batch:
 
     @property
     def last_offset(self) -> Offset:
-        """Offset of the last record that was ever in it (compaction may have removed that record)."""
+        """Offset of the last record that the batch ever had (compaction may have removed that record)."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
@@ -146,7 +146,7 @@ class Batch:
 
     @property
     def compression(self) -> Compression:
-        """Raises :class:`CorruptBatch` for the numbers that stand for no codec (5 to 7)."""
+        """The codec. Raises :class:`CorruptBatch` for the unassigned numbers (5 to 7)."""
         try:
             return Compression(self.attributes & COMPRESSION_MASK)
         except ValueError:
@@ -155,7 +155,7 @@ class Batch:
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether all records bear ``max_timestamp``, the leader's time, instead of their own."""
+        """Whether all records have ``max_timestamp``, the leader's time, instead of their own."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
@@ -172,16 +172,16 @@ class Batch:
         return self.producer_id >= 0
 
     def crc_ok(self) -> bool:
-        """Whether the bytes are those that the producer signed."""
+        """Return whether the CRC matches the bytes."""
         return bool(crc32c(self.view[SIGNED_FROM:]) == self.crc)
 
 
 def split_batches(data: Buffer, *, allow_partial_tail: bool = False, most: int = sys.maxsize) -> list[Batch]:
-    """Cut concatenated batches apart by their headers, without a copy and without looking at records.
+    """Split concatenated batches by their headers, without copying or reading records.
 
-    With ``allow_partial_tail`` an unfinished batch at the end is left out (a read that was cut at a
-    number of bytes). Raises :class:`CorruptBatch` for a magic other than 2, a length below the
-    header's, more than ``most`` batches, and an unfinished batch otherwise. Record counts and CRCs are not judged here.
+    With ``allow_partial_tail`` an incomplete batch at the end is left out (from a read that was cut at a number of
+    bytes). Raises :class:`CorruptBatch` for a magic other than 2, a length below the header's, more than ``most``
+    batches, and an incomplete batch otherwise. Record counts and CRCs are not checked here.
     """
     view = memoryview(data).toreadonly()
     found: list[Batch] = []
@@ -214,7 +214,7 @@ def split_batches(data: Buffer, *, allow_partial_tail: bool = False, most: int =
 
 
 def patch_batch(buffer: bytearray | memoryview, at: int, *, base_offset: int, leader_epoch: int) -> None:
-    """Write into the batch at ``at`` of a writable buffer the two fields that its CRC does not cover."""
+    """Write the two fields that the CRC does not cover into the batch at ``at`` of a writable buffer."""
     _OFFSET.pack_into(buffer, at, base_offset)
     _EPOCH.pack_into(buffer, at + 12, leader_epoch)
 
@@ -225,7 +225,7 @@ def patched_header(batch: Batch, *, base_offset: int, leader_epoch: int) -> byte
 
 
 def set_log_append_time(batch: Batch, now_ms: int) -> bytearray:
-    """Return a copy whose records all bear the leader's time, with a new CRC (``message.timestamp.type``)."""
+    """Return a copy in which all records have the leader's time, with a new CRC (``message.timestamp.type``)."""
     out = bytearray(batch.view)
     _ATTRIBUTES.pack_into(out, 21, batch.attributes | LOG_APPEND_TIME)
     _OFFSET.pack_into(out, 35, now_ms)
@@ -240,6 +240,6 @@ def set_producer_state(buffer: bytearray, *, producer_id: int, producer_epoch: i
 
 
 def sign(buffer: bytearray) -> None:
-    """Write the CRC of the one batch that ``buffer`` holds."""
+    """Write the CRC of the single batch in ``buffer``."""
     with memoryview(buffer) as view:
         _CRC.pack_into(buffer, CRC_AT, crc32c(view[SIGNED_FROM:]))

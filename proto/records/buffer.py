@@ -1,6 +1,6 @@
 """Records of one batch as they are appended, in plain Python.
 
-:mod:`tidelog.proto.records._codec` has the same class, compiled; tests hold the two equal.
+:mod:`tidelog.proto.records._codec` has the same class, compiled; tests keep the two equal.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ Headers = Iterable[tuple[str, Buffer | None]]
 
 EMPTY_HEADER: Final = bytes(HEADER_SIZE)
 TIME_MAX: Final = 1 << 62
-"""A first record's time, and the others' distance to it, lie strictly within plus or minus this many ms."""
+"""The first record's time, and the others' distance to it, are strictly within plus or minus this many ms."""
 
 
 class RecordBuffer:
     """Collects the records of one batch. Not thread-safe.
 
-    ``bytes_max`` bounds the batch before compression, header included; a single record may exceed it
-    (the caller holds records to ``max_request_size`` itself).
+    ``bytes_max`` bounds the batch before compression, header included; a single record may exceed it (the caller
+    enforces ``max_request_size`` itself).
     """
 
     __slots__ = ("_bytes_max", "_pieces", "base_timestamp", "count", "max_timestamp", "size")
@@ -31,11 +31,11 @@ class RecordBuffer:
     count: int
     """Records so far."""
     size: int
-    """Bytes of the batch so far, without compression."""
+    """Bytes of the batch so far, uncompressed."""
     base_timestamp: int
-    """The first record's, -1 without any."""
+    """The first record's timestamp, -1 without records."""
     max_timestamp: int
-    """The highest, -1 without records."""
+    """The highest timestamp, -1 without records."""
 
     def __init__(self, bytes_max: int | None = None) -> None:
         self.count = 0
@@ -46,11 +46,11 @@ class RecordBuffer:
         self._pieces: list[bytes] = [EMPTY_HEADER]
 
     def append(self, timestamp: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
-        """Add a record; return :attr:`size`, or -1 if it does not fit, in which case nothing changed.
+        """Add a record; return :attr:`size`, or -1 if it does not fit and nothing changed.
 
-        ``timestamp`` in ms, of any order. The bytes are taken as they are now. The first record always
-        fits. Raises, changing nothing, ``TypeError`` for a key or value that is no bytes or a header
-        name that is no text, ``OverflowError`` for a time beyond :data:`TIME_MAX`.
+        ``timestamp`` in ms, in any order. The bytes are copied now. The first record always fits. Raises, changing
+        nothing, ``TypeError`` for a key or value that is not bytes or a header name that is not text, ``OverflowError``
+        for a time beyond :data:`TIME_MAX`.
         """
         count = self.count
         if not count:
@@ -82,12 +82,12 @@ class RecordBuffer:
         return size
 
     def taken(self) -> bytearray:
-        """Return 61 zero bytes, the place of the header, and the records."""
+        """Return 61 zero bytes, reserved for the header, and the records."""
         return bytearray().join(self._pieces)
 
 
 def _sized(data: Buffer) -> bytes:
-    """Return length and bytes of a key, a value or a header's value."""
+    """Return the length and bytes of a key, a value or a header's value."""
     if data.__class__ is not bytes:
         data = bytes(memoryview(data))
     return VARINTS[len(data)] + data

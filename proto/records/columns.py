@@ -1,10 +1,10 @@
 """Records as columns: the buffers of a columnar table, without a Python object per record.
 
-The buffers are laid out as Arrow's columnar format wants them, so that a table is made of them without another
-copy: variable-size values as one run of bytes and where each ends, whether there is a value as a bitmap (lowest
-bit first), numbers in the machine's byte order. Source: "Arrow Columnar Format", Variable-size Binary Layout.
+The buffers have Arrow's columnar layout, so that they become a table without another copy: variable-size values as one
+run of bytes with end offsets, nulls as a validity bitmap (lowest bit first), numbers in the machine's byte order.
+Source: "Arrow Columnar Format", Variable-size Binary Layout.
 
-:mod:`tidelog.proto.records._codec` has the same :class:`ColumnBuffer`, compiled; tests hold the two equal.
+:mod:`tidelog.proto.records._codec` has the same :class:`ColumnBuffer`, compiled; tests keep the two equal.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _MICROS_MIN: Final = -(1 << 63)
 
 
 class Blobs(NamedTuple):
-    """A column of byte strings. ``valid`` is the bitmap of what is not null, None where nothing is; ``ends`` are
-    ``length + 1`` numbers of 4 bytes, the first of them 0; ``data`` is at most 2 GiB less one byte."""
+    """A column of byte strings. ``valid`` is the bitmap of non-null values, None without nulls; ``ends`` are ``length +
+    1`` numbers of 4 bytes, the first of them 0; ``data`` is at most 2 GiB less one byte."""
 
     length: int
     nulls: int
@@ -40,8 +40,8 @@ class Blobs(NamedTuple):
 
 
 class HeaderColumns(NamedTuple):
-    """The headers of all records one after the other; ``ends`` are as of :class:`Blobs`, ``without`` the number
-    of records that have none, which ``valid`` marks as null."""
+    """The headers of all records in sequence; ``ends`` as in :class:`Blobs`, ``without`` the number of records without
+    headers, which ``valid`` marks as null."""
 
     without: int
     valid: bytes | None
@@ -51,8 +51,8 @@ class HeaderColumns(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """``rows`` records. ``offsets`` and ``timestamps`` (microseconds) are of 8 bytes each, ``kinds`` of 4: 0 for a
-    timestamp of the producer's, 1 for one of the leader's log (Kafka's ``TimestampType``)."""
+    """``rows`` records. ``offsets`` and ``timestamps`` (microseconds) have 8 bytes each, ``kinds`` 4: 0 for a
+    producer's timestamp, 1 for the leader's (Kafka's ``TimestampType``)."""
 
     rows: int
     offsets: bytes
@@ -64,8 +64,8 @@ class Columns(NamedTuple):
 
 
 class ColumnBuffer:
-    """Collects records until :meth:`take`. Not thread-safe. Unbounded: the code that fills it watches :attr:`count` and
-    :attr:`size` after each batch, which adds at most what it may unfold to."""
+    """Collects records until :meth:`take`. Not thread-safe. Unbounded: the code that fills it checks :attr:`count` and
+    :attr:`size` after each batch, which adds at most its decompression bound."""
 
     __slots__ = ("_headers", "_keys", "_kinds", "_offsets", "_timestamps", "_values", "count", "size")
 
@@ -75,7 +75,7 @@ class ColumnBuffer:
     """Bytes of keys, values and headers so far."""
 
     def __init__(self, *, headers: bool = False) -> None:
-        """``headers``: whether they are wanted at all."""
+        """Start empty. ``headers``: whether to collect headers."""
         self._headers: list[Sequence[tuple[str, bytes | None]]] | None = [] if headers else None
         self._begin()
 
@@ -98,7 +98,7 @@ class ColumnBuffer:
         first: int,
         end: int,
     ) -> bool:
-        """Add a batch's records if that is simple. For this class it never is."""
+        """Add a batch's records if it has the simple form. For this class it never does."""
         return False
 
     def append(
@@ -110,7 +110,7 @@ class ColumnBuffer:
         value: bytes | None,
         headers: tuple[tuple[str, bytes | None], ...],
     ) -> None:
-        """Add one record; ``timestamp`` in ms. What 64 bits of microseconds cannot hold becomes their bound."""
+        """Add one record; ``timestamp`` in ms. Times beyond 64 bits of microseconds become their bound."""
         self._offsets.append(offset)
         self._timestamps.append(max(_MICROS_MIN, min(timestamp * 1_000, _MICROS_MAX)))
         self._kinds.append(kind)
@@ -123,7 +123,7 @@ class ColumnBuffer:
         self.count += 1
 
     def take(self) -> _RawColumns:
-        """Return what :func:`taken` names, and begin anew."""
+        """Return the parts for :func:`taken`, and start again."""
         header_columns: _RawHeaders | None = None
         if self._headers is not None:
             every = [header for headers in self._headers for header in headers]
@@ -159,9 +159,9 @@ def column_buffer(*, headers: bool = False) -> ColumnBuffer:
 def add_batch(
     buffer: ColumnBuffer, batch: Batch, first: int, end: int, *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> None:
-    """Add those records of a batch whose offsets lie from ``first`` to before ``end``.
+    """Add a batch's records with offsets from ``first`` to before ``end``.
 
-    Raises :class:`CorruptBatch`, having added nothing. ``bytes_max`` bounds what the batch may unfold to.
+    Raises :class:`CorruptBatch` without adding anything. ``bytes_max`` bounds the decompressed batch.
     """
     body = record_bytes(batch, bytes_max=bytes_max)
     fixed = batch.max_timestamp if batch.is_log_append_time else None

@@ -1,6 +1,7 @@
-"""Finds what is compiled, above all the record codec, if it was built (``setup.py``); else all goes on in plain Python.
+"""Finds compiled modules, above all the record codec, if they were built (``setup.py``); else plain Python does the
+work.
 
-``TIDELOG_PURE_CODEC=1`` in the environment passes it over, to compare or to look for a fault.
+``TIDELOG_PURE_CODEC=1`` in the environment disables them, for comparison or debugging.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import os
 from types import ModuleType
 
 VERSION = 5
-"""The version that the Python code here expects; a module left over from another version is not used."""
+"""The version that the Python code here expects; a stale module of another version is not used."""
 
 
 def find_compiled(name: str, version: int) -> ModuleType | None:
-    """The compiled module of that name, unless it is missing, of another version, or passed over."""
+    """Return the compiled module of that name, unless it is missing, of another version, or disabled."""
     if os.environ.get("TIDELOG_PURE_CODEC"):
         return None
     try:

@@ -1,9 +1,9 @@
-"""The five codecs of record batches, as one pair of functions with a bound on what comes out.
+"""The five codecs of record batches, as one pair of functions with a bound on the output.
 
-What is written is what Kafka's Java classes write: gzip with its usual header; snappy in the blocked
-stream of ``org.xerial.snappy.SnappyOutputStream``; LZ4 frames of independent 64 KiB blocks without a
-content size (``Lz4BlockOutputStream``); zstd frames. What is read is more: several gzip members, a raw
-snappy block (other clients write those), zstd frames with and without a content size.
+The written formats are those of Kafka's Java classes: gzip with its usual header; snappy in the blocked stream of
+``org.xerial.snappy.SnappyOutputStream``; LZ4 frames of independent 64 KiB blocks without a content size
+(``Lz4BlockOutputStream``); zstd frames. The reader also accepts several gzip members, a raw snappy block (other clients
+write those), and zstd frames with and without a content size.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from tidelog.model.buffer import Buffer
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 
 DECOMPRESSED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Most bytes that one batch may unfold to unless a caller says otherwise; more is taken for an attack."""
+"""Default limit on one batch's decompressed bytes; more is treated as an attack."""
 
 _GZIP_WBITS: Final = 31
 _SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER: Final = _SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
 _SNAPPY_BLOCK_BYTES: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 32
-"""A snappy copy of at most 64 bytes takes at least two; a higher ratio is a lie of the length field."""
+"""A snappy copy of at most 64 bytes takes at least two; a higher ratio means a false length field."""
 _ZSTD_MAGIC: Final = 0xFD2F_B528
 _ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
 
 
 class UnpacksTooLarge(CorruptBatch):
-    """Data that unfolds to more than its reader takes."""
+    """Data that decompresses to more than its reader accepts."""
 
 
 class Compression(enum.IntEnum):
@@ -52,7 +52,7 @@ class Compression(enum.IntEnum):
 
     @classmethod
     def from_name(cls, name: str) -> Compression:
-        """Read a setting's value. Raises ``ValueError`` that lists the names there are."""
+        """Read a setting's value. Raises ``ValueError`` that lists the valid names."""
         for kind in cls:
             if kind.kafka_name == name:
                 return kind
@@ -74,10 +74,10 @@ def compress(kind: Compression, data: Buffer) -> bytes:
 
 
 def decompress(kind: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Undo :func:`compress`, or what another implementation did.
+    """Decompress the output of :func:`compress` or of another implementation.
 
-    Raises :class:`CorruptBatch` when ``data`` is not a whole and exact stream of the codec or unfolds to
-    more than ``bytes_max`` bytes; no more than about that much memory is ever taken.
+    Raises :class:`CorruptBatch` if ``data`` is not exactly one complete stream of the codec or decompresses to more
+    than ``bytes_max`` bytes; memory use never exceeds about that much.
     """
     try:
         if kind is Compression.LZ4:
@@ -183,9 +183,9 @@ def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
 
 
 def _zstd_bound(view: memoryview) -> int:
-    """Return the most bytes that whole zstd frames can unfold to, from their block headers alone.
+    """Return the most bytes that complete zstd frames can decompress to, from their block headers alone.
 
-    Raises :class:`CorruptBatch` where they are not whole. Source: RFC 8878, section 3.1.
+    Raises :class:`CorruptBatch` if they are incomplete. Source: RFC 8878, section 3.1.
     """
     bound = 0
     position = 0

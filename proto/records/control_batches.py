@@ -20,7 +20,7 @@ _VALUE: Final = struct.Struct(">hi")
 
 
 class ControlKind(enum.IntEnum):
-    """A marker's meaning. ``UNKNOWN`` stands for other kinds (leader changes …), which are skipped."""
+    """A marker's kind. ``UNKNOWN`` is for other kinds (leader changes …), which are skipped."""
 
     UNKNOWN = -1
     ABORT = 0

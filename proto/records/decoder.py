@@ -1,9 +1,8 @@
-"""Reading the records of a batch.
+"""Readers of a batch's records.
 
-Every reader here checks what it walks over: lengths, offsets in rising order within the batch's range,
-record count, no bytes left over. A batch whose content denies its header raises :class:`CorruptBatch`
-and nothing else; the broker never looks inside, so this is where a consumer is told. The CRC is the
-caller's business (``Batch.crc_ok``).
+Every reader here checks lengths, rising offsets within the batch's range, the record count, and that no bytes are left
+over. A batch whose content contradicts its header raises only :class:`CorruptBatch`; the broker never looks inside, so
+the consumer finds out here. The caller checks the CRC (``Batch.crc_ok``).
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ class Record(NamedTuple):
 
 
 def decode_records(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[Record]:
-    """Return the records of a batch, of a control batch too. Raises :class:`CorruptBatch`.
+    """Return the records of a batch, including a control batch. Raises :class:`CorruptBatch`.
 
-    ``bytes_max`` bounds what the batch may unfold to. The list takes some thirty times that at worst (7
-    bytes may be a record), so a caller that reads from strangers sets it.
+    ``bytes_max`` bounds the decompressed batch. The list takes about thirty times that at worst (a record may have 7
+    bytes), so callers set it for untrusted data.
     """
     return decode_as(Record, batch, bytes_max=bytes_max)
 
@@ -41,8 +40,8 @@ def decode_records(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> 
 def decode_as(
     kind: type[T], batch: Batch, tail: tuple[Any, ...] = (), *, bytes_max: int = DECOMPRESSED_BYTES_MAX
 ) -> list[T]:
-    """Like :func:`decode_records`, for a caller with a named tuple of its own, whose first fields are those of
-    :class:`Record`. ``tail``: the fields after these, the same for every record, numbers and strings."""
+    """Like :func:`decode_records`, for a caller's own named tuple that begins with the fields of :class:`Record`.
+    ``tail``: the fields after these, the same for every record, numbers and strings."""
     body = record_bytes(batch, bytes_max=bytes_max)
     if COMPILED is not None:
         found: list[T] | None = COMPILED.decode(*_frame(body, batch), kind, tail)
@@ -58,7 +57,7 @@ def decode_fields(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> l
 
 
 def decode_values(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> list[bytes | None]:
-    """Return the values alone, in order: several times as fast. Raises :class:`CorruptBatch`."""
+    """Return only the values, in order: several times as fast. Raises :class:`CorruptBatch`."""
     body = record_bytes(batch, bytes_max=bytes_max)
     if COMPILED is not None:
         found: list[bytes | None] | None = COMPILED.decode(*_frame(body, batch), None)
@@ -68,7 +67,7 @@ def decode_values(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> l
 
 
 def _frame(body: bytes, batch: Batch) -> tuple[bytes, int, int, int | None, int, int]:
-    """The arguments of the compiled twin for a batch."""
+    """Return the compiled twin's arguments for a batch."""
     return (
         body,
         batch.base_offset,
@@ -80,7 +79,7 @@ def _frame(body: bytes, batch: Batch) -> tuple[bytes, int, int, int | None, int,
 
 
 def record_bytes(batch: Batch, *, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """Return the bytes of a batch's records, unpacked. Raises :class:`CorruptBatch`."""
+    """Return the bytes of a batch's records, decompressed. Raises :class:`CorruptBatch`."""
     if batch.record_count < 0:
         raise CorruptBatch(f"expected a record count of 0 or more, found {batch.record_count}")
     kind = batch.compression

@@ -1,4 +1,4 @@
-"""Writing record batches: one record at a time, or a whole list at once.
+"""Writers of record batches: one record at a time, or a whole list in one call.
 
 A record (Kafka's ``DefaultRecord``) is: varint length of the rest, attributes byte 0, varint timestamp
 delta, varint offset delta, key, value, headers; key and value as varint length (-1 for null) and bytes.
@@ -41,7 +41,7 @@ _DELTA_AND_NULL_KEY: Final = [varint + b"\x01" for varint in VARINT_LIST]
 
 
 class BatchBuilder(RecordBuffer):
-    """Collects the records of one batch and writes it.
+    """Collects the records of one batch and writes the batch.
 
     ``append``, ``size`` and ``count`` are :class:`tidelog.proto.records.buffer.RecordBuffer`'s, or those of
     its compiled twin.
@@ -65,7 +65,7 @@ class BatchBuilder(RecordBuffer):
     ) -> bytearray:
         """Return the finished batch at base offset 0. May be called again, also after more records.
 
-        Raises ``ValueError`` without records: Kafka has no use for a batch of none.
+        Raises ``ValueError`` without records: Kafka has no empty batches from producers.
         """
         if not self.count:
             raise ValueError("expected at least one record in a batch, found none")
@@ -95,10 +95,10 @@ def encode_values(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
 ) -> bytearray:
-    """Return a batch of values without keys and headers, all of one timestamp: the fast bulk form.
+    """Return a batch of values without keys and headers, with one timestamp: the fast bulk form.
 
-    Equal byte for byte to what :class:`BatchBuilder` makes of the same records. Raises ``ValueError``
-    without values, ``TypeError`` for a value that is no bytes.
+    Byte for byte equal to :class:`BatchBuilder`'s result for the same records. Raises ``ValueError`` without values,
+    ``TypeError`` for a value that is not bytes.
     """
     if not values:
         raise ValueError("expected at least one value in a batch, found none")
@@ -134,9 +134,9 @@ def encode_columns(
     base_sequence: int = NO_SEQUENCE,
     is_transactional: bool = False,
 ) -> bytearray:
-    """Return a batch of records that are held as columns of one length; None for a column of nothing.
+    """Return a batch of records from columns of equal length; None for an empty column.
 
-    Equal byte for byte to what :class:`BatchBuilder` makes of the same records, and raises what it does.
+    Byte for byte equal to :class:`BatchBuilder`'s result for the same records, with the same errors.
     """
     builder = BatchBuilder(compression)
     append = builder.append
@@ -166,10 +166,10 @@ def encode_rows(
     compression: Compression = Compression.NONE,
     is_transactional: bool = False,
 ) -> tuple[bytearray, int, int]:
-    """Return a batch of rows in ``writer``'s order, of at most ``bytes_max`` bytes before compression (one row at
-    least), without a producer's identity; where the next row stands; and the size before compression.
+    """Return a batch of rows in ``writer``'s order, of at most ``bytes_max`` bytes before compression (at least one
+    row), without a producer's identity; the position of the next row; and the size before compression.
 
-    Raises what :meth:`RowWriter.write` does.
+    Raises the errors of :meth:`RowWriter.write`.
     """
     out, after, base, highest = writer.write(start, stop, bytes_max, now_ms)
     size = len(out)
@@ -228,10 +228,10 @@ def _compressed(uncompressed: bytearray, kind: Compression) -> bytearray:
 
 
 def values_body(values: Sequence[bytes]) -> bytearray:
-    """Return 61 zero bytes and a record for each value: the plain twin of the compiled function."""
+    """Return 61 zero bytes and a record for each value: the Python twin of the compiled function."""
     lengths = list(map(len, values))
-    # The leading zero of each record's pieces is the header count of the record before; the first one
-    # stands in the place of the batch header's last byte.
+    # The leading zero of each record's pieces is the header count of the previous record; the first one is the batch
+    # header's last byte.
     uniform = len(set(lengths)) == 1 and len(values) <= TABLE_SIZE
     pieces = _uniform_pieces(values, lengths[0]) if uniform else _mixed_pieces(values, lengths)
     return bytearray().join(chain((EMPTY_HEADER[:-1],), pieces, (b"\0",)))
@@ -239,7 +239,7 @@ def values_body(values: Sequence[bytes]) -> bytearray:
 
 @lru_cache(maxsize=8)
 def _uniform_table(length: int, count: int) -> list[bytes]:
-    """For ``count`` records with values of ``length`` bytes: all that stands before each value."""
+    """Return everything before each value, for ``count`` records with values of ``length`` bytes."""
     table: list[bytes] = []
     size = encode_varint(length)
     while len(table) < count:
@@ -252,7 +252,7 @@ def _uniform_table(length: int, count: int) -> list[bytes]:
 
 
 def _around_delta(length: int, size: bytes, width: int) -> tuple[bytes, bytes]:
-    """The bytes before and after an offset delta of ``width`` bytes, before a value of ``length``."""
+    """Return the bytes before and after an offset delta of ``width`` bytes, before a value of ``length``."""
     body = 1 + 1 + width + 1 + len(size) + length + 1
     return b"\0" + encode_varint(body) + b"\0\0", b"\x01" + size
 
@@ -264,7 +264,7 @@ def _uniform_pieces(values: Sequence[bytes], length: int) -> Iterable[bytes]:
 
 
 class _HeadsByLength(dict[int, bytes]):
-    """Value's length → what stands before the offset delta; lives as long as one batch is encoded."""
+    """Value's length → the bytes before the offset delta; lives for the encoding of one batch."""
 
     def __init__(self, width: int) -> None:
         self._width = width

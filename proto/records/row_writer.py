@@ -1,6 +1,6 @@
-"""Writes columns of a table as records, and finds which partition each goes to; in plain Python.
+"""Writes a table's columns as records, and chooses each record's partition; in plain Python.
 
-:mod:`tidelog.proto.records._codec` has the same :class:`RowWriter`, compiled; tests hold the two equal.
+:mod:`tidelog.proto.records._codec` has the same :class:`RowWriter`, compiled; tests keep the two equal.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from tidelog.proto.records.sent_columns import (
 from tidelog.proto.records.varint import VARINTS
 
 RECKONED: Final = 12
-"""Bytes reckoned for a record besides key, value and headers, when records without a key are dealt out."""
+"""Estimated bytes of a record besides key, value and headers, for distributing records without a key."""
 RECKONED_MAX: Final = 21
-"""``DefaultRecord.MAX_RECORD_OVERHEAD``: no record's frame takes more."""
+"""``DefaultRecord.MAX_RECORD_OVERHEAD``: the maximum for a record's framing."""
 RECKONED_HEADER: Final = 10
-"""Bytes reckoned for a header besides name and content: two varints."""
+"""Estimated bytes of a header besides name and content: two varints."""
 
 Findings = tuple[int, int, int]
 """A fault, the row, and the number found: a partition, a size in bytes, a timestamp in microseconds. Without a fault:
-how many bytes of records are free to go to any partition."""
+the bytes of records that may go to any partition."""
 Headers = list[tuple[bytes, bytes | None]]
 
 
@@ -84,7 +84,7 @@ class _Headers:
         self._pairs_first = view.pairs_first
 
     def span(self, row: int) -> range | None:
-        """Its pairs; None where they are not there."""
+        """Return its pairs; None if they are out of range."""
         if not _set(self._valid, self._first + row):
             return range(0)
         start, stop = self._ends[row], self._ends[row + 1]
@@ -106,9 +106,9 @@ class _Headers:
 
 
 class RowWriter:
-    """Writes the rows of columns as records: :meth:`plan`, then :meth:`group`, then :meth:`write` piece by piece.
+    """Writes rows of columns as records: :meth:`plan`, then :meth:`group`, then :meth:`write` piece by piece.
 
-    Raises ``ValueError`` for columns that have less than they say, ``TypeError`` for what is no buffer.
+    Raises ``ValueError`` for columns with less data than declared, ``TypeError`` for objects that are not buffers.
     """
 
     __slots__ = (
@@ -128,7 +128,7 @@ class RowWriter:
         rows = self._rows = columns.rows
         if not 0 <= rows <= ROWS_MAX:
             raise ValueError(f"rows: expected 0 to {ROWS_MAX}, found {rows}")
-        if not rows:  # its buffers may be empty then
+        if not rows:  # then its buffers may be empty
             columns = RecordColumns(0)
         self._values = None if columns.values is None else _Blobs(columns.values, rows)
         self._keys = None if columns.keys is None else _Blobs(columns.keys, rows)
@@ -141,9 +141,9 @@ class RowWriter:
         self._order: array[int] | None = None
 
     def plan(self, partition_count: int, partition: int, ignore_keys: bool, size_max: int) -> Findings:
-        """Choose the partition of each row: ``partition`` if it is not negative, its own, or its key's hash says
-        (unless keys are ignored); the others are free. Finds the first row that cannot be sent: a record takes at most
-        ``size_max`` bytes with the header of a batch."""
+        """Choose each row's partition: ``partition`` if it is not negative, else the row's own, else by its key's hash
+        (unless keys are ignored); other rows are free. Find the first row that cannot be sent: a record may take at
+        most ``size_max`` bytes with a batch header."""
         self._targets = self._order = None
         if partition_count < 1:
             raise ValueError(f"partition_count: expected 1 or more, found {partition_count}")
@@ -185,10 +185,9 @@ class RowWriter:
         return Fault.NONE, 0, free
 
     def group(self, picks: Sequence[int], step: int) -> list[tuple[int, int, int]]:
-        """Give the free rows to the partitions ``picks``, ``step`` bytes to each and all else to the last, and put all
-        rows in the order of their partitions, those of one as they came. Returns each partition with where its rows
-        begin and end in that order. Raises ``ValueError`` without a faultless plan, or without picks where they are
-        needed."""
+        """Give the free rows to the partitions ``picks``, ``step`` bytes to each and the rest to the last, and sort all
+        rows by partition, stably. Return each partition with its rows' start and end in that order. Raises
+        ``ValueError`` without a faultless plan, or if picks are needed and missing."""
         if self._targets is None:
             raise ValueError("group() before a plan without faults")
         if step < 1:
@@ -215,11 +214,11 @@ class RowWriter:
         return found
 
     def write(self, start: int, stop: int, bytes_max: int, now_ms: int) -> tuple[bytearray, int, int, int]:
-        """Write rows of that order from ``start`` to before ``stop``, as many as have room in ``bytes_max`` bytes with
-        the header of a batch, one at least.
+        """Write rows of that order from ``start`` to before ``stop``, as many as fit in ``bytes_max`` bytes with a
+        batch header, at least one.
 
-        Returns 61 zero bytes and the records, where the next row stands in the order, and the first and the highest
-        timestamp. Raises ``ValueError`` for places that are none, or buffers that have changed since they were planned.
+        Returns 61 zero bytes and the records, the position of the next row in the order, and the first and the highest
+        timestamp. Raises ``ValueError`` for invalid positions, or buffers that have changed since the plan.
         """
         if self._order is None or not 0 <= start < stop <= len(self._order):
             raise ValueError(f"expected places of rows that were grouped, found {start} to {stop}")

@@ -1,8 +1,8 @@
-"""Columns of a table as records to be sent: read from its buffers, without a Python object per record.
+"""A table's columns as records to send: read from its buffers, without a Python object per record.
 
-The buffers have Arrow's columnar format, as the table's owner hands them out: variable-size values as
-one run of bytes and where each ends, whether there is a value as a bitmap (lowest bit first), numbers in the machine's
-byte order. A slice of a table shares its buffers and begins at ``first``. Source: "Arrow Columnar Format".
+The buffers have Arrow's columnar format: variable-size values as one run of bytes with end offsets, nulls as a validity
+bitmap (lowest bit first), numbers in the machine's byte order. A slice of a table shares its buffers and begins at
+``first``. Source: "Arrow Columnar Format".
 
 :mod:`tidelog.proto.records.row_writer` writes them.
 """
@@ -19,8 +19,8 @@ ROWS_MAX: Final = (1 << 31) - 1
 
 
 class BlobView(NamedTuple):
-    """A column of byte strings or texts. ``ends`` are numbers of 4 bytes, with ``wide`` of 8: the value of row ``n``
-    is ``data`` from ``ends[first + n]`` to ``ends[first + n + 1]``. ``valid`` is None where nothing is null."""
+    """A column of byte strings or texts. ``ends`` are 4-byte numbers, with ``wide`` 8-byte ones: the value of row ``n``
+    is ``data`` from ``ends[first + n]`` to ``ends[first + n + 1]``. ``valid`` is None without nulls."""
 
     ends: Buffer
     data: Buffer | None
@@ -30,7 +30,7 @@ class BlobView(NamedTuple):
 
 
 class NumberView(NamedTuple):
-    """A column of numbers, of as many bytes as its place in :class:`RecordColumns` says."""
+    """A column of numbers, of the size given in :class:`RecordColumns`."""
 
     data: Buffer
     valid: Buffer | None = None
@@ -39,7 +39,7 @@ class NumberView(NamedTuple):
 
 class HeaderView(NamedTuple):
     """A column of lists of pairs. Row ``n`` has the pairs from ``ends[first + n]`` to ``ends[first + n + 1]``, counted
-    from where ``names``, ``contents`` and ``pairs_valid`` (at ``pairs_first``) begin. A list that is null has none."""
+    from the beginning of ``names``, ``contents`` and ``pairs_valid`` (at ``pairs_first``). A null list has none."""
 
     ends: Buffer
     names: BlobView
@@ -52,10 +52,10 @@ class HeaderView(NamedTuple):
 
 
 class RecordColumns(NamedTuple):
-    """``rows`` records, at most 2^31 - 1; a column that is None is null everywhere.
+    """``rows`` records, at most 2^31 - 1; a None column is null everywhere.
 
-    ``partitions`` are of 4 bytes, null where the key chooses; ``timestamps`` are microseconds of 8 bytes, null for the
-    time of sending. The buffers are looked at only while a call that was given them runs; they must not change then.
+    ``partitions`` have 4 bytes, null if the key decides; ``timestamps`` are 8-byte microseconds, null for the time of
+    sending. The buffers are read only during a call that gets them; they must not change then.
     """
 
     rows: int
@@ -71,17 +71,17 @@ class Fault(enum.IntEnum):
 
     NONE = 0
     LAYOUT = 1
-    """Its place in a buffer is none."""
+    """Its position in a buffer is out of range."""
     NEGATIVE_PARTITION = 2
     UNKNOWN_PARTITION = 3
-    """The partition is not among those that there are."""
+    """The partition does not exist."""
     NAMELESS_HEADER = 4
     NEGATIVE_TIMESTAMP = 5
     TOO_LARGE = 6
 
 
 def flattened(columns: RecordColumns) -> Iterator[object]:
-    """The arguments of the compiled writer: the number of rows, then each column's buffers as plain bytes."""
+    """Return the compiled writer's arguments: the number of rows, then each column's buffers as plain bytes."""
     yield columns.rows
     for blobs in (columns.values, columns.keys):
         yield None if blobs is None else _flat_blobs(blobs)
@@ -113,6 +113,6 @@ def _flat_blobs(view: BlobView) -> tuple[memoryview, memoryview, memoryview | No
 
 
 def flat(buffer: Buffer | None) -> memoryview:
-    """A buffer as plain bytes. Raises ``TypeError`` for what is none, or lies in pieces."""
+    """Return a buffer as plain bytes. Raises ``TypeError`` for anything else, or a non-contiguous buffer."""
     view = memoryview(b"" if buffer is None else buffer)
     return view.cast("B") if view.nbytes else memoryview(b"")

@@ -1,7 +1,6 @@
-"""The start and end of each record in a batch, with the facts that compaction needs: its key, and whether it has a
-value.
+"""The start and end of each record in a batch, with what compaction needs: its key, and whether it has a value.
 
-For code that drops records or changes a batch without encoding the rest anew.
+For code that drops records or changes a batch without re-encoding the rest.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ _LONG_BITS = 64
 
 
 def record_spans(body: bytes, batch: Batch) -> list[Span]:
-    """Return the records that ``body`` (see ``record_bytes``) holds. Raises :class:`CorruptBatch`.
+    """Return the records in ``body`` (see ``record_bytes``). Raises :class:`CorruptBatch`.
 
-    Checked: lengths, offsets rising within the batch's range, the count, no bytes left over. Headers are
-    passed over unread.
+    Checked: lengths, rising offsets within the batch's range, the count, no bytes left over. Headers are skipped
+    unread.
     """
     if COMPILED is not None:
         quick: list[Span] | None = COMPILED.spans(
@@ -56,7 +55,7 @@ def record_spans(body: bytes, batch: Batch) -> list[Span]:
 
 
 def walk_spans(body: bytes, batch: Batch) -> list[Span]:
-    """The same in plain Python, which decides what is corrupt and what is said of it."""
+    """Do the same in plain Python, which decides what is corrupt and words the error."""
     found: list[Span] = []
     append = found.append
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
@@ -80,7 +79,7 @@ def walk_spans(body: bytes, batch: Batch) -> list[Span]:
                 key = body[position : position + size]
                 position += size
             size, position = _varint(body, position, _INT_BITS)
-            if position + max(size, 0) >= end:  # the count of headers takes a byte at least
+            if position + max(size, 0) >= end:  # the header count takes at least one byte
                 raise CorruptBatch(f"expected a record to end at byte {end}, found its value to end later")
             timestamp = base_timestamp + time if fixed is None else fixed
             append((base_offset + delta, timestamp, key, size >= 0, start, end))
@@ -95,7 +94,7 @@ def walk_spans(body: bytes, batch: Batch) -> list[Span]:
 
 
 def keyless_record(body: bytes, batch: Batch) -> int:
-    """Return the number of the first record without a key, -1 if each has one. Raises :class:`CorruptBatch`."""
+    """Return the position of the first record without a key, -1 if each has one. Raises :class:`CorruptBatch`."""
     if COMPILED is not None:
         quick: int | None = COMPILED.keyless(body, batch.record_count, batch.last_offset_delta)
         if quick is not None:
@@ -107,17 +106,17 @@ def keyless_record(body: bytes, batch: Batch) -> int:
 
 
 def keyless_records(body: bytes, batch: Batch, count_max: int) -> tuple[int, ...]:
-    """Return the numbers of the first ``count_max`` records without a key. Raises :class:`CorruptBatch`."""
+    """Return the positions of the first ``count_max`` records without a key. Raises :class:`CorruptBatch`."""
     keyless = (number for number, span in enumerate(walk_spans(body, batch)) if span[2] is None)
     return tuple(islice(keyless, count_max))
 
 
 def rewritten(batch: Batch, body: bytes, kept: Sequence[Span], *, delete_horizon_ms: int | None = None) -> bytearray:
-    """Return the batch with the records ``kept`` (at least one) of it alone, signed anew.
+    """Return the batch with only the records ``kept`` (at least one), with a new CRC.
 
-    All else stays: offsets and timestamps of records, the range of offsets, producer, codec. The highest
-    timestamp becomes that of the kept records. With ``delete_horizon_ms`` the batch bears it in the place
-    of its base timestamp (KIP-534), and the records' distances to it follow.
+    All else stays: offsets and timestamps of records, the range of offsets, producer, codec. The highest timestamp
+    becomes that of the kept records. ``delete_horizon_ms`` replaces the base timestamp (KIP-534), and the records'
+    distances to it are adjusted.
     """
     base_timestamp, attributes = batch.base_timestamp, batch.attributes
     pieces: Iterable[Buffer]
@@ -136,13 +135,14 @@ def rewritten(batch: Batch, body: bytes, kept: Sequence[Span], *, delete_horizon
 
 
 def emptied(batch: Batch) -> bytearray:
-    """Return the batch without records: what it says of offsets and its producer (Kafka's ``writeEmptyHeader``)."""
+    """Return the batch without records, with its offsets and producer (Kafka's ``writeEmptyHeader``)."""
     attributes = batch.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
     return _with_header(batch, b"", attributes, batch.max_timestamp, batch.max_timestamp, 0)
 
 
 def gap_batch(start: int, end: int, timestamp: int) -> bytearray:
-    """A batch without records from ``start`` to before ``end``: a log had some there, and has them no more."""
+    """Return a batch without records from ``start`` to before ``end``, in place of records that the log no longer
+    has."""
     whole = bytearray(HEADER_SIZE)
     finish_batch(
         whole, attributes=0, count=end - start, base_timestamp=timestamp, max_timestamp=timestamp,
@@ -180,7 +180,7 @@ def _with_header(
 
 
 def _runs(body: bytes, kept: Sequence[Span]) -> list[memoryview]:
-    """The bytes of the records, those that lie side by side as one piece."""
+    """Return the bytes of the records, adjacent ones as one piece."""
     view = memoryview(body)
     pieces: list[memoryview] = []
     first = end = kept[0][4]
@@ -194,7 +194,7 @@ def _runs(body: bytes, kept: Sequence[Span]) -> list[memoryview]:
 
 
 def _shifted(body: bytes, span: Span, shift: int) -> bytes:
-    """A record whose distance to the base timestamp grows by ``shift``."""
+    """Return a record with its distance to the base timestamp increased by ``shift``."""
     _, at = _varint(body, span[4], _INT_BITS)
     time, after = _varint(body, at + 1, _LONG_BITS)
     content = body[at : at + 1] + encode_varint(time + shift) + body[after : span[5]]

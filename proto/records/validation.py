@@ -1,4 +1,4 @@
-"""A leader's checks of a client's batch before it appends it, by the header and the CRC alone."""
+"""A leader's checks of a client's batch before the append, by the header and the CRC alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def validate_for_append(
     timestamp_before_max_ms: int | None = None,
     timestamp_after_max_ms: int | None = None,
 ) -> Refusal | None:
-    """Return why a leader must not append a client's batch, None if it may.
+    """Return why a leader must not append a client's batch; None if it may.
 
     Source of rules and codes: Kafka's ``UnifiedLog.analyzeAndValidateRecords`` and
     ``LogValidator.validateBatch`` for records of format 2 from clients. Checked: size
@@ -26,12 +26,11 @@ def validate_for_append(
     bounds of ``now_ms`` if given (INVALID_TIMESTAMP): the first record's time against
     ``timestamp_before_max_ms``, the highest against ``timestamp_after_max_ms``.
 
-    Not checked, since that means to unpack and walk every record, which Kafka does and this log does not:
-    that the records inside are as many as the header says, well-formed, of dense offsets, and none older
-    than the bound. No broker, leader or follower, ever acts on more than the header (offsets go on by
-    ``last_offset_delta``), so such a batch harms no log. A consumer that meets one gets ``CorruptBatch``
-    from the decoder, and can seek past it since the header says where it ends; only a client that signs
-    a wrong batch with a right CRC can write one.
+    Not checked: that the records inside are as many as the header says, well-formed, of dense offsets, and none older
+    than the bound. That would mean decompressing and reading every record, which Kafka does and this log does not. No
+    broker, leader or follower, acts on more than the header (offsets advance by ``last_offset_delta``), so such a batch
+    harms no log. A consumer that reads one gets ``CorruptBatch`` from the decoder, and can seek past it since the
+    header says where it ends; only a client that puts a correct CRC on a faulty batch can write one.
     """
     if batch.size > message_max_bytes:
         return Refusal(

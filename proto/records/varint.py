@@ -1,5 +1,4 @@
-"""Varints: zigzag ones, as record bodies use them (Kafka's ``ByteUtils.writeVarint``, Protocol Buffers' sint), and
-unsigned ones."""
+"""Varints: zigzag, as in record bodies (Kafka's ``ByteUtils.writeVarint``, Protocol Buffers' sint), and unsigned."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ TABLE_SIZE: Final = 16384
 
 
 def encode_varint(number: int) -> bytes:
-    """Return the zigzag varint of a number of 64 bits at most."""
+    """Return the zigzag varint of a number of at most 64 bits."""
     rest = (number << 1) ^ (number >> 63)
     if not 0 <= rest < 1 << 64:
         raise OverflowError(f"expected a number of 64 bits, found {number}")
@@ -27,7 +26,7 @@ def write_uvarint(out: bytearray, number: int) -> None:
 
 
 class _Varints(dict[int, bytes]):
-    """Number → varint; the usual ones precomputed, the others computed and not kept (so it never grows)."""
+    """Number → varint; the usual ones are precomputed, the others computed and not kept (so it never grows)."""
 
     def __missing__(self, number: int) -> bytes:
         return encode_varint(number)

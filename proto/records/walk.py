@@ -1,7 +1,7 @@
-"""Walking over the records of a batch in plain Python.
+"""Reads a batch's records in plain Python.
 
-:mod:`tidelog.proto.records._codec` has a compiled twin, which leaves to this one whatever is not plainly right;
-so what is corrupt, and what is said of it, is decided here.
+:mod:`tidelog.proto.records._codec` has a compiled twin, which leaves everything unusual to this one; so this one
+decides what is corrupt, and words the error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONG_BITS: Final = 64
 
 
 def fields(body: bytes, batch: Batch) -> Iterable[RecordFields]:
-    """Return all fields of the records that ``body`` holds, unpacked. Raises :class:`CorruptBatch`."""
+    """Return all fields of the records in ``body``, which is decompressed. Raises :class:`CorruptBatch`."""
     found = uniform_values(body, batch)
     if found is None:
         return walk(body, batch)
@@ -33,7 +33,7 @@ def fields(body: bytes, batch: Batch) -> Iterable[RecordFields]:
 
 
 def values(body: bytes, batch: Batch) -> list[bytes | None]:
-    """Return the values alone. Raises :class:`CorruptBatch`."""
+    """Return only the values. Raises :class:`CorruptBatch`."""
     uniform = uniform_values(body, batch)
     if uniform is not None:
         return cast("list[bytes | None]", uniform)
@@ -41,7 +41,7 @@ def values(body: bytes, batch: Batch) -> list[bytes | None]:
 
 
 def walk(body: bytes, batch: Batch) -> list[RecordFields]:
-    """Read all fields of all records. One- and two-byte varints are read in place: they are nearly all."""
+    """Read all fields of all records. One- and two-byte varints, nearly all of them, are read inline."""
     out: list[RecordFields] = []
     append = out.append
     base = batch.base_offset
@@ -135,11 +135,11 @@ def walk(body: bytes, batch: Batch) -> list[RecordFields]:
 
 
 def uniform_values(body: bytes, batch: Batch) -> list[bytes] | None:
-    """Return the values of records that differ in offset and value alone, None if these are not so.
+    """Return the values of records that differ only in offset and value, None if they differ otherwise.
 
-    That is what :func:`tidelog.proto.records.encoder.encode_values` makes of values of one length. Records
-    whose offset deltas take equally many bytes then stand at even steps, so that each byte of what stands
-    around the values is a column, compared by one strided slice.
+    :func:`tidelog.proto.records.encoder.encode_values` writes such records for values of one length. Records with
+    equally long offset deltas are then evenly spaced, so that each byte around the values is a column, compared by one
+    strided slice.
     """
     count = batch.record_count
     if count != batch.last_offset_delta + 1 or not 0 < count <= TABLE_SIZE:
@@ -178,7 +178,7 @@ def uniform_values(body: bytes, batch: Batch) -> list[bytes] | None:
 
 
 def _read_varint(body: bytes, position: int, bits: int) -> tuple[int, int]:
-    """Return the unsigned form of a zigzag varint and where it ends. Raises as Kafka's ``ByteUtils`` does."""
+    """Return the unsigned form of a zigzag varint and its end. Raises as Kafka's ``ByteUtils`` does."""
     number = 0
     for shift in range(0, bits, 7):
         byte = body[position]
