@@ -1,12 +1,12 @@
-"""Calls as frames of one stream: for calls that are repeated often: heartbeats, and those of each transaction.
+"""Calls as frames of one stream, for frequent calls: heartbeats, and those of each transaction.
 
-A unary gRPC call wakes each side four or five times, a frame of an open stream twice; on an idle
-cluster the wake-ups are what costs, and half of a small transaction's processor time. A frame holds::
+A unary gRPC call wakes each side four or five times, a frame of an open stream twice; wake-ups are the main cost of an
+idle cluster, and half of a small transaction's processor time. A frame holds::
 
     request   head | u32 timeout, ms | u8 length of the name | name of the method | protobuf
     answer    head | u8 status | protobuf, or for a status other than 0 a text
 
-``head`` is that of every frame (:mod:`tidelog.proto.transport.frames`); the status is gRPC's number.
+``head`` is the common frame head (:mod:`tidelog.proto.transport.frames`); the status is gRPC's number.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tidelog.proto.transport.pump import FramePipe, serve_stream
 METHOD: Final = "Calls"
 """The stream's method name on the wire."""
 IN_FLIGHT_MAX: Final = 64
-"""Calls of one stream that wait for their answers; a further one goes by itself."""
+"""Most unanswered calls of one stream; further ones go as unary calls."""
 OPENING_PAUSE_S: Final = 5.0
-"""From one attempt to open a stream to the next; meanwhile calls go by themselves."""
+"""Time between attempts to open a stream; meanwhile calls are unary."""
 
 OK: Final = 0
 INVALID_ARGUMENT: Final = 3
@@ -46,18 +46,18 @@ log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
-    """The result of a call: a status and, if it is :data:`OK`, the response, else a text."""
+    """The result of a call: a status and the response if that is :data:`OK`, else a text."""
 
     status: int
     body: bytes
 
 
 Serve = Callable[[str, bytes], Awaitable[Answer]]
-"""Answers one call, given its method's name and its request. Raises nothing but ``CancelledError``."""
+"""Answers one call, given its method's name and its request. Raises only ``CancelledError``."""
 
 
 def encode_request(correlation: int, name: str, data: bytes, timeout_s: float) -> Frame:
-    """Return the frame of a call. Raises ``ValueError`` where the name is longer than 255 bytes."""
+    """Return the frame of a call. Raises ``ValueError`` if the name is longer than 255 bytes."""
     method = name.encode()
     if len(method) > 0xFF:
         raise ValueError(f"expected a method's name of at most 255 bytes, found {len(method)}")
@@ -94,7 +94,7 @@ def decode_answer(frame: memoryview) -> tuple[int, Answer]:
 
 
 class CallSession:
-    """The serving end of one stream. A ``PacedSession``."""
+    """The server side of one stream. A ``PacedSession``."""
 
     def __init__(self, serve: Serve) -> None:
         self._serve = serve
@@ -103,7 +103,8 @@ class CallSession:
         self._drained = asyncio.Event()
 
     async def run(self, pipe: FramePipe, *, unanswered_max: int, on_bug: Callable[[BaseException], None]) -> None:
-        """Answer until the stream ends, or until :meth:`end` and nothing is under way. Raises :class:`BadFrame`."""
+        """Answer until the stream ends, or until :meth:`end` is called and no call is in progress. Raises
+        :class:`BadFrame`."""
         pumping = asyncio.ensure_future(serve_stream(pipe, self, unanswered_max=unanswered_max, on_bug=on_bug))
         draining = asyncio.ensure_future(self._drained.wait())
         try:
@@ -115,7 +116,7 @@ class CallSession:
             draining.cancel()
 
     def end(self) -> None:
-        """Take no further call; those under way are still answered."""
+        """Accept no further calls; those in progress are still answered."""
         self._ending = True
         self._look_whether_drained()
 
@@ -136,14 +137,14 @@ class CallSession:
         return encode_answer(correlation, answer)
 
     def hold(self) -> None:
-        """Reading stops at the carrier's bound of unanswered frames, at no bound of ours."""
+        """Hold nothing: only the carrier's bound on unanswered frames stops reading."""
 
     def on_written(self, frame: Frame) -> None:
         self._under_way -= 1
         self._look_whether_drained()
 
     def on_close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no bytes are held."""
 
     def _look_whether_drained(self) -> None:
         if self._ending and self._under_way == 0:
@@ -151,7 +152,7 @@ class CallSession:
 
 
 class CallStream:
-    """The calling end, on a stream that is open. Once it has ended it is good for nothing."""
+    """The client side of an open stream. It cannot be reused after its end."""
 
     def __init__(self, stream: FrameStream) -> None:
         self._stream = stream
@@ -164,16 +165,16 @@ class CallStream:
 
     @property
     def has_room(self) -> bool:
-        """Whether it carries another call now."""
+        """Whether it can carry another call now."""
         return self._lost is None and len(self._waiting) < IN_FLIGHT_MAX
 
     @property
     def ended(self) -> bool:
-        """Whether it carries no call any more."""
+        """Whether it can carry no more calls."""
         return self._lost is not None
 
     async def call(self, name: str, data: bytes, timeout_s: float) -> Answer:
-        """Send one call. Raises ``ConnectionLost`` or ``TimeoutError``; both mean outcome unknown."""
+        """Send one call. Raises ``ConnectionLost`` or ``TimeoutError``; after both the outcome is unknown."""
         if self._lost is not None:
             raise ConnectionLost(str(self._lost))
         correlation = self._next_correlation
@@ -190,7 +191,7 @@ class CallStream:
             self._waiting.pop(correlation, None)
 
     async def close(self) -> None:
-        """End the stream; calls under way fail with ``ConnectionLost``."""
+        """End the stream; calls in progress fail with ``ConnectionLost``."""
         self._end(ConnectionLost("closed by us"))
         tasks = [task for task in (self._reader, self._writer) if task is not None]
         for task in tasks:
@@ -230,10 +231,10 @@ class CallStream:
 
 
 class RecurringCalls:
-    """The stream of calls of one connection. While there is none, or it is full, calls go by themselves.
+    """The call stream of one connection. While there is none, or it is full, calls are unary.
 
-    It is opened once the peer has answered a call, so that nothing changes while a peer cannot be
-    reached, and so that one that knows no such stream is served as ever.
+    It opens after the peer has answered a call, so that unreachable peers, and peers without such streams, are treated
+    as before.
     """
 
     def __init__(self, open_stream: Callable[[], Awaitable[FrameStream]]) -> None:
@@ -249,7 +250,7 @@ class RecurringCalls:
         return self._stream if self._stream is not None and self._stream.has_room else None
 
     def peer_answered(self) -> None:
-        """A call that went by itself was answered: open a stream for the next ones, unless there is one."""
+        """Note that a unary call was answered: open a stream for the next ones, unless there is one."""
         now = asyncio.get_running_loop().time()
         stands = self._stream is not None and not self._stream.ended
         if stands or self._opening is not None or self._closed or now < self._next_opening_s:
@@ -258,7 +259,7 @@ class RecurringCalls:
         self._opening = asyncio.ensure_future(self._open())
 
     async def close(self) -> None:
-        """Drop the stream; calls under way fail with ``ConnectionLost``."""
+        """Drop the stream; calls in progress fail with ``ConnectionLost``."""
         self._closed = True
         if self._opening is not None:
             self._opening.cancel()

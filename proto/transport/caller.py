@@ -1,4 +1,4 @@
-"""The calling end of a frame stream: many frames in flight, each answered by its correlation id."""
+"""The client side of a frame stream: many frames in flight, matched to answers by correlation id."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from tidelog.proto.transport.frames import CORRELATION_MAX, correlation_of
 from tidelog.proto.transport.network import BadFrame, Connection, ConnectionLost, Frame, FrameStream, StreamKind
 
 Encode = Callable[[int], Frame]
-"""Makes a frame that carries the given correlation id."""
+"""Makes a frame with the given correlation id."""
 
 
 class FrameCaller:
-    """Sends frames in order of :meth:`submit` and hands out their answers.
+    """Sends frames in the order of :meth:`submit` and returns their answers.
 
-    The stream opens at first use. When it breaks, every frame that has no answer fails with
-    :class:`ConnectionLost` (sent or not: the outcome is unknown), and the next ``submit`` opens a new
-    one. ``in_flight_max`` bounds what is submitted and unanswered; beyond it ``submit`` raises
-    ``RuntimeError``, since a caller is expected to hold its own, lower, limit.
+    The stream opens at first use. When it breaks, every unanswered frame fails with :class:`ConnectionLost` (sent or
+    not: the outcome is unknown), and the next ``submit`` opens a new one. ``in_flight_max`` bounds unanswered frames;
+    beyond it ``submit`` raises ``RuntimeError``, since callers must keep a lower limit of their own.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class FrameCaller:
 
     @property
     def in_flight(self) -> int:
-        """Frames that were submitted and have no answer yet."""
+        """Submitted frames without an answer yet."""
         return len(self._pending)
 
     def submit(self, encode: Encode) -> asyncio.Future[memoryview]:
@@ -60,14 +59,14 @@ class FrameCaller:
         return future
 
     def reset(self, reason: str) -> None:
-        """Drop the stream: what is unanswered fails with ``ConnectionLost(reason)``."""
+        """Drop the stream: unanswered frames fail with ``ConnectionLost(reason)``."""
         if self._run is not None:
             self._run.cancel()
             self._run = None
         self._fail(ConnectionLost(f"{self._connection.address}: {reason}"))
 
     async def close(self) -> None:
-        """Drop the stream for good and wait until its tasks are gone."""
+        """Drop the stream for good and wait for its tasks to end."""
         self._closed = True
         run = self._run
         self.reset("closed by us")

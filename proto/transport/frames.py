@@ -1,8 +1,8 @@
-"""Binary layout of the frames that carry record batches: produce and fetch, of clients and of followers.
+"""Binary layout of the frames that carry record batches: produce and fetch, of clients and followers.
 
-A frame starts with a version byte, which is 1, and a correlation id that its answer repeats. Numbers
-are big-endian. Record batches follow all of a frame's headers, one partition after the other, so that
-a sender joins pieces once and a receiver slices them out of what it received without a copy.
+A frame starts with a version byte, which is 1, and a correlation id that its answer repeats. Numbers are big-endian.
+Record batches follow all of a frame's headers, one partition after the other, so that a sender joins pieces once and a
+receiver slices them out without a copy.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from tidelog.proto.transport.network import BadFrame, Frame
 VERSION: Final = 1
 CORRELATION_MAX: Final = 0xFFFF_FFFF
 _TEXT_BYTES_MAX: Final = 0xFFFF
-"""Longest transactional id, rack or error message. A longer message is cut, the others are refused before."""
+"""Longest transactional id, rack or error message. A longer message is cut; the others are refused earlier."""
 FETCH_PARTITIONS_MAX: Final = 20_000
-"""Partitions of one fetch, as at the Kafka listener; each takes time on the event loop. A follower with more names them
-in several. A produce request has room for 65,535."""
+"""Most partitions in one fetch, as at the Kafka listener; each takes time on the event loop. A follower with more
+spreads them over several fetches. A produce request has room for 65,535."""
 FORGOTTEN_MAX: Final = 0xFFFF
-"""Partitions that a follower gives up in one fetch; it gives up more in several."""
+"""Most partitions that a follower gives up in one fetch; more take several fetches."""
 
 _HEAD = struct.Struct(">BI")
 _PRODUCE = struct.Struct(">hIH")
@@ -68,10 +68,9 @@ class ProduceRequest(NamedTuple):
 
 
 class ProducedPartition(NamedTuple):
-    """``current_leader`` and its epoch are set with NOT_LEADER_OR_FOLLOWER where known (KIP-951).
+    """``current_leader`` and its epoch are set with NOT_LEADER_OR_FOLLOWER if known (KIP-951).
 
-    ``refused_records``: the records of a batch that are to blame, by number (KIP-467). Only Kafka's protocol carries
-    them.
+    ``refused_records``: the faulty records of a batch, by position (KIP-467). Only Kafka's protocol carries them.
     """
 
     topic_id: TopicId
@@ -101,7 +100,7 @@ class FetchPartition:
 
 
 ANY_REPLICA: Final = NodeId(-2)
-"""``replica_id`` of a fetch that any replica answers, also one that does not lead (Kafka's
+"""``replica_id`` of a fetch that any replica answers, leader or not (Kafka's
 ``FetchRequest.DEBUGGING_CONSUMER_ID``)."""
 
 
@@ -109,11 +108,10 @@ ANY_REPLICA: Final = NodeId(-2)
 class FetchRequest:
     """A fetch by a consumer (``replica_id`` -1), a follower, or a reader of any replica (:data:`ANY_REPLICA`).
 
-    On one stream a follower names only partitions whose fetch position changed, and ``forgotten``
-    ones; the leader remembers the rest until the stream ends (the idea of KIP-227's sessions). A
-    partition that was answered with records, an error or a divergence is answered again once it is
-    named again, and a new fetch ends the wait of the one before it. A consumer's request stands alone.
-    ``replica_epoch`` is the follower's broker epoch (KIP-903).
+    On one stream a follower names only partitions whose fetch position changed, and ``forgotten`` ones; the leader
+    remembers the rest until the stream ends (the idea of KIP-227's sessions). A partition that was answered with
+    records, an error or a divergence is answered again only after it is named again, and a new fetch ends the wait of
+    the previous one. A consumer's request is independent. ``replica_epoch`` is the follower's broker epoch (KIP-903).
     """
 
     replica_id: NodeId
@@ -128,9 +126,9 @@ class FetchRequest:
 
 
 class RecordsInFile(Protocol):
-    """Whole record batches where they lie in a log's file, for a carrier that sends from there.
+    """Whole record batches in place in a log's file, for a carrier that sends from there.
 
-    The file stays open, and these bytes of it what they are, until :meth:`release`, which must be called once.
+    The file stays open and these bytes unchanged until :meth:`release`, which must be called once.
     """
 
     @property
@@ -140,18 +138,18 @@ class RecordsInFile(Protocol):
     def size(self) -> int: ...
 
     def fileno(self) -> int:
-        """The descriptor, for ``sendfile``."""
+        """Return the descriptor, for ``sendfile``."""
 
     def release(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedPartition:
-    """``records``: pieces that together are whole record batches (the first may start before the
-    offset that was asked for). A ``diverging_epoch`` other than -1 tells the fetcher to truncate to
-    the end of that epoch, at most ``diverging_end_offset``. With OFFSET_OUT_OF_RANGE to a follower
-    ``log_start_offset`` and ``diverging_end_offset`` bound the leader's log. ``current_leader_epoch`` is
-    the one under which the answer was given. ``aborted``: (producer id, first offset)."""
+    """``records``: pieces that together are whole record batches (the first may start before the requested offset). A
+    ``diverging_epoch`` other than -1 tells the fetcher to truncate to the end of that epoch, at most to
+    ``diverging_end_offset``. With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and ``diverging_end_offset``
+    bound the leader's log. ``current_leader_epoch`` is the leader's when it answered. ``aborted``: (producer id, first
+    offset)."""
 
     topic_id: TopicId
     partition: int
@@ -167,7 +165,7 @@ class FetchedPartition:
     aborted: Sequence[tuple[ProducerId, Offset]] = ()
     records: Sequence[Buffer] = ()
     in_files: Sequence[RecordsInFile] = ()
-    """The records instead, where the fetch wanted them left in their files."""
+    """The records instead, if the fetch wanted them left in their files."""
 
     @property
     def size(self) -> int:
@@ -179,14 +177,14 @@ class FetchedPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchResponse:
-    """``error`` other than NONE: the request as a whole was refused."""
+    """``error`` other than NONE: the whole request was refused."""
 
     error: ErrorCode
     partitions: Sequence[FetchedPartition]
 
 
 def correlation_of(frame: memoryview) -> int:
-    """Return the correlation id of any frame. Raises :class:`BadFrame`."""
+    """Return any frame's correlation id. Raises :class:`BadFrame`."""
     if len(frame) < _HEAD.size:
         raise BadFrame(f"expected a frame of at least {_HEAD.size} bytes, found {len(frame)}")
     version, correlation = _HEAD.unpack_from(frame)
@@ -208,7 +206,7 @@ def encode_produce_request(correlation: int, request: ProduceRequest) -> Frame:
 
 
 def decode_produce_request(frame: memoryview) -> tuple[int, ProduceRequest]:
-    """Raises :class:`BadFrame`. Records are slices of ``frame``."""
+    """Read a produce request; records are slices of ``frame``. Raises :class:`BadFrame`."""
     correlation = correlation_of(frame)
     try:
         acks, timeout_ms, count = _PRODUCE.unpack_from(frame, _HEAD.size)
@@ -302,7 +300,7 @@ def encode_fetch_request(correlation: int, request: FetchRequest) -> Frame:
 
 
 def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
-    """Raises :class:`BadFrame`, also for too many partitions."""
+    """Read a fetch. Raises :class:`BadFrame`, also for too many partitions."""
     correlation = correlation_of(frame)
     try:
         fields = _FETCH.unpack_from(frame, _HEAD.size)
@@ -361,7 +359,7 @@ def encode_fetch_response(correlation: int, response: FetchResponse) -> Frame:
 
 
 def decode_fetch_response(frame: memoryview) -> tuple[int, FetchResponse]:
-    """Raises :class:`BadFrame`. Each partition's records are one slice of ``frame``, or none."""
+    """Read a fetch's answer; each partition's records are one slice of ``frame``, or none. Raises :class:`BadFrame`."""
     correlation = correlation_of(frame)
     heads = []
     try:
@@ -405,7 +403,7 @@ def decode_fetch_response(frame: memoryview) -> tuple[int, FetchResponse]:
 
 
 def _error_code(number: int) -> ErrorCode:
-    """A code of a newer peer reads as UNKNOWN_SERVER_ERROR, as in Kafka's ``Errors.forCode``."""
+    """Return the code; a newer peer's code reads as UNKNOWN_SERVER_ERROR, as in Kafka's ``Errors.forCode``."""
     try:
         return ErrorCode(number)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The calling end of gRPC: a connection with its channel, its login and its streams."""
+"""The client side of gRPC: a connection with its channel, login and streams."""
 
 from __future__ import annotations
 
@@ -57,28 +57,28 @@ R = TypeVar("R", bound=Response)
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 _CONNECT_MS: Final = 1_000
-"""Time for one attempt to connect (gRPC's name for it says otherwise). Who is not there refuses at once; this
-bounds the wait for peers that are far or busy, or that were cut off and come back."""
+"""Time for one attempt to connect (despite gRPC's name for it). An absent peer refuses immediately; this bounds the
+wait for peers that are far, busy, or coming back after a network failure."""
 _CALL_STREAM_OPEN_S: Final = 5.0
 _LAST_EVENTS_S: Final = 0.005
-"""gRPC still tells the loop of what a closed channel had under way, nobody can be asked when the last of it has
-come, and if the loop was closed before, a traceback lands on the user's screen."""
+"""Time to keep the loop open after a channel was closed. gRPC still reports operations that were in progress, does not
+say when the last report has come, and prints a traceback if the loop is closed by then."""
 _CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = frozenset(
     (BrokerHeartbeatRequest, FetchMetadataRequest, RegisterBrokerRequest)
 )
-"""A connection whose first use is one of these, or Raft, carries what controllers say, and no data."""
+"""A connection whose first use is one of these, or Raft, carries control traffic and no data."""
 _REASON_S: Final = 0.5
-"""Wait for gRPC's word on why a stream over TCP has ended."""
+"""Time to wait for gRPC's reason why a stream over TCP has ended."""
 _NO_GRPC: Final = "Failed parsing HTTP/2"
-"""So gRPC's core tells of a server that answers in another protocol."""
+"""gRPC's message for a server that answers in another protocol."""
 
 
 class LoginNotLasting(LoginNotMade):
-    """The peer does not know this client's login any more."""
+    """The peer no longer knows this client's login."""
 
 
 class GrpcConnection:
-    """Implements :class:`tidelog.proto.transport.network.Connection` on a channel of its own."""
+    """Implements :class:`tidelog.proto.transport.network.Connection` on its own channel."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class GrpcConnection:
         self._tls = tls
         self._tls_version = 0
         self._before: grpc.aio.Channel | None = None
-        """The channel with the key and certificates of before: what is under way on it goes on."""
+        """The channel with the previous key and certificates: operations in progress on it continue."""
         self._channel: grpc.aio.Channel | None = None
         self._calls: dict[type[Request[Any]], Any] = {}
         self._closing: asyncio.Task[None] | None = None
@@ -222,7 +222,7 @@ class GrpcConnection:
             raise ConnectionLost(f"{self.address}: closed by us")
         tls = self._tls
         if tls is not None and not tls.rules.serves:
-            tls.refresh()  # nodes look at their files now and then, clients when they need them
+            tls.refresh()  # nodes check their files periodically, clients when they need them
         if tls is not None and self._tls_version != tls.version:
             self._renew(tls.version)
         if self._channel is None:
@@ -243,7 +243,7 @@ class GrpcConnection:
         return self._channel
 
     def _renew(self, version: int) -> None:
-        """From now on use a new channel; the one before the last is closed with what is still open on it."""
+        """Switch to a new channel; close the last but one, with everything still open on it."""
         if self._before is not None:
             self._closing = asyncio.get_running_loop().create_task(self._before.close(None))
         self._before, self._channel = self._channel, None
@@ -343,7 +343,7 @@ def _cancelled(address: Address) -> BaseException:
 def _lost(address: Address, error: grpc.RpcError, what: str) -> ConnectionLost | CallTimeout:
     if not isinstance(error, grpc.aio.AioRpcError):
         return _refused(address, None, str(error), what)
-    trailers: Any = error.trailing_metadata()  # pairs, whatever the stubs say
+    trailers: Any = error.trailing_metadata()  # pairs, despite the stubs
     if (elsewhere := dict(trailers).get(ELSEWHERE)) is not None:
         return NotServedHere(f"{address}: {error.details()}", Address.read(elsewhere))
     return _refused(address, error.code(), error.details(), what)

@@ -1,4 +1,4 @@
-"""The client's end of a login over gRPC: made before the first call, and again in time."""
+"""The client side of a login over gRPC: before the first call, and again in time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tidelog.proto.transport.network import Address, LoginNotMade
 from tidelog.security.sasl import ClientMechanism, LoginRefused
 
 MakeLogin: TypeAlias = Callable[[], ClientMechanism]
-"""Begins a login; each one is for one use."""
+"""Begins a login; each is for one use."""
 STEPS_MAX: Final = 5
 AGAIN_AFTER: Final = 0.85
-"""Share of a login's life after which it is made anew, as Kafka's Java client does at the earliest."""
+"""Share of a login's lifetime after which it is renewed, the earliest point in Kafka's Java client."""
 
 
 class Ask(Protocol):
@@ -25,7 +25,7 @@ class Ask(Protocol):
 
 
 class ClientLogin:
-    """Keeps one connection logged in. ``encrypted``: whether nobody on the way can read what is said."""
+    """Keeps one connection logged in. ``encrypted``: whether the connection is encrypted."""
 
     def __init__(self, address: Address, make: MakeLogin, ask: Ask, *, encrypted: bool) -> None:
         self._address = address
@@ -37,7 +37,7 @@ class ClientLogin:
         self._one_at_a_time = asyncio.Lock()
 
     async def token(self, timeout_s: float) -> str:
-        """Return what the next call shows. Raises ``LoginNotMade``, ``ConnectionLost``, ``CallTimeout``."""
+        """Return the next call's credentials. Raises ``LoginNotMade``, ``ConnectionLost``, ``CallTimeout``."""
         if not self._good:
             async with self._one_at_a_time:
                 if not self._good:
@@ -45,7 +45,7 @@ class ClientLogin:
         return self._token
 
     def forget(self) -> None:
-        """The peer does not know the token any more."""
+        """Forget the token, which the peer no longer knows."""
         self._token = ""
 
     @property

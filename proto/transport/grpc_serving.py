@@ -1,4 +1,4 @@
-"""The serving end of gRPC: calls and frame streams of one listener."""
+"""The server side of gRPC: calls and frame streams of one listener."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ from tidelog.security.tls_store import NotAuthenticated, TlsStore
 
 _TAKES_CALLS: Final = "AioServer._server_main_loop"
 _STARTING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
-"""So that the new task of a server that starts is no other server's."""
+"""Serializes server starts, so that a new task belongs to the server that is starting."""
 _BIND_AGAIN_S: Final = 0.1
 _NEVER_MS: Final = 2**31 - 1
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
 _DATA_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH, StreamKind.REPLICA_FETCH))
 _READ_AHEAD: Final = 4 * 1024 * 1024
-"""Bytes that gRPC takes in of a client's call or stream before the node reads them. ``queued.max.request.bytes`` does
-not count them. A larger message comes in whole."""
+"""Bytes of a client's call or stream that gRPC accepts before the node reads them. ``queued.max.request.bytes`` does
+not count them. A larger message is received whole."""
 _NOTICE_AGAIN_S: Final = 60.0
-"""From one line in the log about a caller at the wrong listener to the next one."""
+"""Time between log lines about a caller at the wrong listener."""
 _NOTICED_MAX: Final = 1_000
 _LOGIN_OPTIONS: Final = (
     ("grpc.max_metadata_size", LOGIN_METADATA_MAX),
@@ -93,8 +93,8 @@ async def serve_grpc(
     on_bug: Callable[[BaseException], None],
     tcp_port: int | None,
 ) -> Server:
-    """See :meth:`tidelog.proto.transport.network.Network.serve`. ``on_bug`` hears of what a handler raised;
-    ``tcp_port``: where followers may take their streams over TCP."""
+    """See :meth:`tidelog.proto.transport.network.Network.serve`. ``on_bug`` gets a handler's exception; ``tcp_port``:
+    the port for followers' streams over TCP."""
     tcp = None
     if tcp_port is not None and StreamKind.REPLICA_FETCH in service.streams:
         tcp = await TcpStreams.bind(address.host, tcp_port, limits.message_bytes_max, store)
@@ -146,8 +146,8 @@ def _idle_ms(wanted: int) -> int:
 
 
 async def _start(server: grpc.aio.Server) -> asyncio.Task[Any] | None:
-    """Start, and if that is cancelled, stop again: gRPC itself would go on, and log an error of its own at the end.
-    Returns the task in which gRPC takes calls, if it can be found."""
+    """Start the server; if cancelled, stop it again, because gRPC itself would continue and log an error in the end.
+    Return the task in which gRPC accepts calls, if it can be found."""
     before = asyncio.all_tasks()
     starting = asyncio.ensure_future(server.start())
     try:
@@ -167,8 +167,8 @@ _Make = Callable[[Address], Awaitable[tuple[grpc.aio.Server, int, "asyncio.Task[
 
 
 class _GrpcServer:
-    """A bound listener. grpc.aio ends a server for good at a call whose path is no UTF-8, which anybody may send: then
-    another one is bound in its place."""
+    """A bound listener. grpc.aio ends a server for good at a call with a path that is not UTF-8, which anybody may
+    send: then another server is bound in its place."""
 
     def __init__(
         self,
@@ -241,10 +241,10 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         self._logs_in = service.sessions is not None
         self._of_clients = not _CLIENT_STREAMS.isdisjoint(service.streams)
         self._noticed: dict[tuple[str, str], float] = {}
-        """When we last logged each wrong caller, by host and method."""
+        """When each wrong caller was last logged, by host and method."""
         self._under_way = 0
         self._logging_in: Counter[str] = Counter()
-        """Calls of logins under way, by connection."""
+        """Login calls in progress, by connection."""
         self._ending = False
         self._call_sessions: set[CallSession] = set()
         self._handlers: dict[str, Any] = {}
@@ -265,7 +265,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         return self._handlers.get(method) or self._refuse(method.removeprefix(SERVICE))
 
     def _refuse(self, name: str) -> Any:
-        """For a method of ours that another listener serves: say so at both ends. None for what is not ours."""
+        """Return a handler that refuses a method of another listener, and report it at both ends. None for unknown
+        methods."""
         if name not in _REQUEST_OF and name not in _KIND_OF:
             return None
         text = f"listener {self._listener} does not serve {name}; {self._elsewhere}"
@@ -277,7 +278,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         return grpc.stream_stream_rpc_method_handler(refuse)
 
     def _notice(self, peer: str, name: str, text: str) -> None:
-        """Log a caller at the wrong listener, once in a while: it will try again."""
+        """Log a caller at the wrong listener, but not each time: it will try again."""
         now, key = asyncio.get_running_loop().time(), (peer.rpartition(":")[0], name)
         if now - self._noticed.get(key, -_NOTICE_AGAIN_S) < _NOTICE_AGAIN_S:
             return
@@ -287,7 +288,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         log.warning("refusing a request of %s: %s", peer, text)
 
     def end_call_streams(self) -> None:
-        """Let streams of calls end, each once it has answered what is under way."""
+        """Let call streams end, each after it has answered the calls in progress."""
         self._ending = True
         for session in list(self._call_sessions):
             session.end()
@@ -297,8 +298,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             await self._tcp.close()
 
     def _call(self, request_type: type[Request[Any]], handler: CallHandler) -> Any:
-        """Serve a call as if its requests were a stream: so its request is read when the caller is known, and gRPC
-        takes in no more than its window of what a stranger sends."""
+        """Serve a call as if its requests were a stream: so its request is read only after the caller is authenticated,
+        and gRPC accepts no more than its window from a stranger."""
 
         async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> bytes:
             if request_type is SaslAuthenticateRequest:
@@ -318,7 +319,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 
     @contextmanager
     def _logging_in_at(self, connection: str) -> Iterator[str]:
-        """Count a call of a login; what it yields says why it is refused, if it is."""
+        """Count a login call; yield why it is refused, if it is."""
         most, each = self._limits.logins_max, self._limits.logins_per_connection_max
         counts = self._logging_in
         if counts.total() >= most or counts[connection] >= each:
@@ -425,9 +426,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
     async def _accepted(
         self, context: grpc.aio.ServicerContext[Any, Any], kind: StreamKind
     ) -> AsyncIterator[FramePipe]:
-        """Accept a stream. Its frames come over TCP if the caller asked for that, and then connects."""
+        """Accept a stream. Its frames come over TCP if the caller asked for that and then connects."""
         pipe = _ServerPipe(context)
-        asked: Any = context.invocation_metadata() or ()  # pairs, whatever the stubs say
+        asked: Any = context.invocation_metadata() or ()  # pairs, despite the stubs
         if self._tcp is None or kind is not StreamKind.REPLICA_FETCH or ASK[0][0] not in dict(asked):
             await context.send_initial_metadata(ACCEPTED)
             yield pipe
@@ -438,7 +439,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 
     @asynccontextmanager
     async def _aborting(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
-        """End a stream with the status of what serving it raises."""
+        """End a stream with the status of the error that serving it raises."""
         try:
             yield
         except LoginOver as over:
@@ -450,7 +451,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             await context.abort(grpc.StatusCode.INTERNAL, "internal error")
 
     def _admitted(self, serve: Callable[[Any, Any], Awaitable[Any]]) -> Any:
-        """Refuse what would be one call or stream too many of this listener, before any work on it."""
+        """Refuse a call or stream beyond this listener's limit, before any work on it."""
         most = self._limits.under_way_max
 
         async def admit(given: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -474,8 +475,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
 
 
 def _metadata(context: grpc.aio.ServicerContext[Any, Any], name: str) -> bytes:
-    """The bytes that a caller gave under a name; none if it gave none."""
-    pairs: Any = context.invocation_metadata() or ()  # the stubs know less than there is
+    """Return the bytes that a caller sent under a name; empty if none."""
+    pairs: Any = context.invocation_metadata() or ()  # the stubs lack it
     return dict(pairs).get(name, b"")  # type: ignore[no-any-return]
 
 

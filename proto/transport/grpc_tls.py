@@ -1,7 +1,7 @@
-"""TLS of gRPC's channels and servers: credentials from a store of keys, and sessions from callers' certificates.
+"""TLS for gRPC's channels and servers: credentials from a key store, and sessions from callers' certificates.
 
-gRPC's server asks for its certificate at each handshake, so a change holds for whoever connects after it. A channel
-keeps what it was made with, so a connection makes a new one.
+gRPC's server asks for its certificate at each handshake, so a change applies to later connections. A channel keeps its
+original credentials, so a connection makes a new channel.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from tidelog.security.session import UNSECURED, FindSession, Session
 from tidelog.security.tls_store import NotAuthenticated, TlsStore
 
 _KNOWN_MAX: Final = 1_000
-"""Certificates whose sessions are remembered."""
+"""Most certificates with cached sessions."""
 _CERTIFICATE: Final = "x509_pem_cert"
 _AUTHORIZATION: Final = "authorization"
 _SCHEME: Final = "Tidelog "
 _CLOSED: Final = ("Socket closed", "Connection reset", "Secure read failed")
-"""So gRPC says that a connection ended before anything was said on it."""
+"""gRPC's message for a connection that ended before any data."""
 
 
 def server_credentials(store: TlsStore) -> grpc.ServerCredentials:
-    """The credentials that a listener is bound with."""
+    """Return the credentials for binding a listener."""
     made = (store.version, _server_configuration(store))
 
     def current() -> grpc.ServerCertificateConfiguration | None:
-        """Asked on a thread of gRPC's own; None says that nothing has changed."""
+        """Return the configuration; None if nothing has changed. Called on one of gRPC's threads."""
         nonlocal made
         if made[0] == store.version:
             return None
         made = (store.version, _server_configuration(store))
         return made[1]
 
-    # The stubs know no None.
+    # The stubs do not allow None.
     return grpc.dynamic_ssl_server_credentials(made[1], current, store.requires_certificates)  # type: ignore[arg-type]
 
 
@@ -48,28 +48,28 @@ def _server_configuration(store: TlsStore) -> grpc.ServerCertificateConfiguratio
 
 
 def channel_credentials(store: TlsStore) -> grpc.ChannelCredentials:
-    """The credentials and options that a channel is made with."""
+    """Return the credentials and options for a channel."""
     key, chain, roots = store.material
     return grpc.ssl_channel_credentials(roots or None, key or None, chain or None)
 
 
 class LoginNeeded(NotAuthenticated):
-    """A call without the token of a login, where one is needed."""
+    """A call without a login's token, which it needs."""
 
 
 class Sessions:
-    """Finds the session of a call: that of its connection or, where callers log in, of the token that it shows."""
+    """Finds a call's session: by its connection or, where callers log in, by its token."""
 
     def __init__(self, store: TlsStore | None, logged_in: FindSession | None = None) -> None:
         self._store = store
         self._logged_in = logged_in
         self._known: dict[bytes, Session] = {}
-        """By certificate."""
+        """Sessions by certificate."""
         self._always = UNSECURED if store is None else None if store.requires_certificates else store.session_of(None)
-        """Where nobody shows a certificate."""
+        """The session without a certificate."""
 
     def of(self, context: grpc.aio.ServicerContext[Any, Any], *, logs_in: bool = False) -> Session:
-        """``logs_in``: the call is part of a login. Raises :class:`NotAuthenticated`."""
+        """Return the call's session. ``logs_in``: the call is part of a login. Raises :class:`NotAuthenticated`."""
         if self._logged_in is None or logs_in:
             return self._of_connection(context)
         found = self._logged_in(*_shown_by(context))
@@ -78,7 +78,7 @@ class Sessions:
         return found
 
     def lasting(self, context: grpc.aio.ServicerContext[Any, Any]) -> Callable[[], bool]:
-        """Tells whether the login behind a stream still lasts."""
+        """Return a check whether a stream's login is still valid."""
         find = self._logged_in
         if find is None:
             return lambda: True
@@ -100,19 +100,19 @@ class Sessions:
 
 
 def login_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """What a call shows of its login."""
+    """Return a call's credentials from its login."""
     return ((_AUTHORIZATION, _SCHEME + token),)
 
 
 def _shown_by(context: grpc.aio.ServicerContext[Any, Any]) -> tuple[str, str]:
-    """The token that a call shows, and the host that it comes from."""
-    pairs: Any = context.invocation_metadata() or ()  # the stubs know less than there is
+    """Return a call's token, and the host that it comes from."""
+    pairs: Any = context.invocation_metadata() or ()  # the stubs lack it
     shown = next((value for key, value in pairs if key == _AUTHORIZATION), "")
     return str(shown).removeprefix(_SCHEME), CallContext("", context.peer()).host
 
 
 def refusal(detail: str) -> str | None:
-    """Explain a channel's failure where TLS is the reason for certain, with what to do; else ``None``."""
+    """Explain a channel's failure, with what to do, if TLS is certainly the reason; else ``None``."""
     if "CERTIFICATE_VERIFY_FAILED" in detail:
         return (
             "the listener's certificate is not trusted, or not valid today (ssl_cafile, or a node's "
@@ -126,7 +126,7 @@ def refusal(detail: str) -> str | None:
 
 
 def suspicion(detail: str, *, tls: bool) -> str:
-    """Say what may lie behind a connection that was closed at once."""
+    """Return possible reasons for a connection that was closed immediately."""
     if not any(sign in detail for sign in _CLOSED):
         return ""
     if tls and "Handshake read failed" in detail:

@@ -1,10 +1,9 @@
 """The carrier between processes: gRPC over TCP.
 
-Calls are unary methods of the service ``tidelog.v1.Tidelog``; frame streams are its bidirectional
-methods, whose messages are ``Frame { bytes payload = 1; }``, read and written by hand so that record
-batches never pass through a protobuf object. Calls that are repeated for ever, or with every transaction, go as
-frames of a stream too (:mod:`tidelog.proto.transport.call_stream`), if the peer knows it. All of it runs on the
-process's one event loop.
+Calls are unary methods of the service ``tidelog.v1.Tidelog``; frame streams are its bidirectional methods with messages
+``Frame { bytes payload = 1; }``, encoded by hand so that record batches never pass through a protobuf object. Periodic
+calls, and those of every transaction, also go as frames of a stream (:mod:`tidelog.proto.transport.call_stream`), if
+the peer supports it. All of it runs on the process's single event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class GrpcNetwork:
-    """Implements :class:`tidelog.proto.transport.network.Network`. ``on_bug`` hears of what a handler raised."""
+    """Implements :class:`tidelog.proto.transport.network.Network`. ``on_bug`` gets a handler's exception."""
 
     def __init__(
         self,
@@ -41,8 +40,8 @@ class GrpcNetwork:
         client_id: str = "",
         tcp_port: int | None = None,
     ) -> None:
-        """``tls`` says which listeners are secured by TLS, served and connected to; ``login`` makes a login at those
-        that are connected to, which are told ``client_id``. ``tcp_port``: followers' streams go over TCP where both
+        """``tls`` says which listeners use TLS, as server and as client; ``login`` logs in at listeners that this
+        process connects to, and ``client_id`` is sent to them. ``tcp_port``: followers' streams go over TCP if both
         ends want that (:mod:`tidelog.proto.transport.tcp_streams`), served at this port; 0: at any."""
         self._tcp_port = tcp_port
         self._login = login

@@ -1,4 +1,4 @@
-"""The common part of both ends of gRPC: names on the wire, options of channels and servers, frames as messages."""
+"""The common part of both gRPC sides: names on the wire, options of channels and servers, frames as messages."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tidelog.proto.transport.network import BadFrame, Frame
 
 SERVICE: Final = "/tidelog.v1.Tidelog/"
 CLIENT_ID: Final = "tidelog-client-id-bin"
-"""Metadata of calls and streams: the name that a client gave itself, in UTF-8."""
+"""Metadata key of calls and streams: the client's own name, in UTF-8."""
 LOGIN: Final = "tidelog-login-bin"
-"""Metadata of SaslAuthenticate: its request. gRPC bounds metadata by itself, below the event loop, while a message may
-be as large as the largest frame of those who have logged in; so the message of this call is left unread."""
+"""Metadata key of SaslAuthenticate: its request. gRPC itself bounds metadata, below the event loop, while a message may
+be as large as the largest frame of authenticated callers; so this call's message is not read."""
 LOGIN_METADATA_MAX: Final = 48 * 1024
-"""Bytes of metadata that a listener with logins takes: the longest message of a login, in base64."""
+"""Bytes of metadata that a listener with logins accepts: the longest login message, in base64."""
 ACCEPTED: Final = (("tidelog-stream", "accepted"),)
-"""Tells a stream that is served from one that is refused: without it both look open until something is read."""
+"""Distinguishes an accepted stream from a refused one: without it both look open until something is read."""
 RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset(
     (
         AddOffsetsToTxnRequest,
@@ -40,9 +40,9 @@ RECURRING: Final[frozenset[type[Request[Any]]]] = frozenset(
         WriteTxnMarkersRequest,
     )
 )
-"""Calls that go as frames of one stream. All of them are small: none makes another one wait."""
+"""Calls that go as frames of one stream. All are small, so none delays another."""
 CONTROL_WINDOW: Final = 1024 * 1024
-"""Bytes under way of one call or stream between controllers."""
+"""Bytes in flight of one call or stream between controllers."""
 STATUS_OF: Final = {code.value[0]: code for code in grpc.StatusCode}
 NO_SUCH_METHOD: Final = "Method not found!"
 """gRPC's own message for a method without a handler."""
@@ -52,35 +52,35 @@ _FRAME_TAG: Final = 0x0A
 
 @dataclass(frozen=True, slots=True)
 class GrpcLimits:
-    """The limits of each listener of a process for its peers. Beyond one it refuses or stops reading."""
+    """The limits of each listener for its peers. Beyond a limit it refuses or stops reading."""
 
     message_bytes_max: int = 128 * 1024 * 1024
     call_bytes_max: int = 16 * 1024 * 1024
-    """Largest request of a call, which takes several times its size once it is read; frames may be larger."""
+    """Largest request of a call, which takes several times its size once decoded; frames may be larger."""
     client_call_bytes_max: int = 4 * 1024 * 1024
-    """The same where clients call, but for those that bring records."""
+    """The same for clients' calls, except those with records."""
     client_items_max: int = 20_000
-    """Items in all lists of one request of a client's call, as at the Kafka listener."""
+    """Items in all lists of a client's request, as at the Kafka listener."""
     controller_items_max: int = 40_000
-    """The same where brokers call: what a client asked for, and what a broker says of it in its own words."""
+    """The same for brokers' calls: a client's items, and the broker's own additions to them."""
     connections_max: int = 10_000
-    """Connections to one listener; a further one is closed at once."""
+    """Connections to one listener; a further one is closed immediately."""
     connection_idle_ms: int = 600_000
-    """Time after which a connection without calls and streams is closed; below 0 never."""
+    """Time after which a connection without calls and streams is closed; never if below 0."""
     handshake_ms: int = 10_000
-    """Time in which a new connection must show that it speaks HTTP/2."""
+    """Time for a new connection to prove that it speaks HTTP/2."""
     streams_per_connection_max: int = 1_000
-    """Calls and streams of one connection; the peer waits with further ones."""
+    """Calls and streams of one connection; the peer delays further ones."""
     under_way_max: int = 20_000
-    """Calls and streams of one listener; a further one is refused as RESOURCE_EXHAUSTED."""
+    """Calls and streams of one listener; a further one is refused with RESOURCE_EXHAUSTED."""
     logins_max: int = 1_000
-    """Calls of logins under way of one listener; a further one is refused as RESOURCE_EXHAUSTED."""
+    """Login calls in progress at one listener; a further one is refused with RESOURCE_EXHAUSTED."""
     logins_per_connection_max: int = 16
-    """The same of one connection, whose client makes one login at a time."""
+    """The same for one connection; its client makes one login at a time."""
     unanswered_requests_max: int = 64
-    """Frames of one produce or fetch stream without an answer; then it is not read."""
+    """Unanswered frames of one produce or fetch stream; beyond that, reading stops."""
     unanswered_frames_max: int = 64
-    """The same for the streams between nodes."""
+    """The same for streams between nodes."""
     keepalive_ms: int = 20_000
     keepalive_timeout_ms: int = 10_000
 
@@ -96,9 +96,10 @@ def common_options(limits: GrpcLimits) -> list[tuple[str, int]]:
 
 
 def window(size: int) -> list[tuple[str, int]]:
-    """Without it, gRPC finds a window by probing: a ping with what is received. Control messages come a few times a
-    second and would each be followed by one, for a window that they never fill. At a server, the window found grows
-    with the time that the node takes to answer the ping: the less a node keeps up, the more it would hold unread."""
+    """Return the options for a window of fixed size, without gRPC's probing, which sends a ping with received data.
+    Each control message, a few times a second, would cause a ping, for a window that it never fills. At a server, the
+    probed window grows with the node's time to answer the ping: the less a node keeps up, the more it would hold
+    unread."""
     return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", size)]
 
 

@@ -1,8 +1,8 @@
-"""The answers of a listener without gRPC to a gRPC client: it refuses each call, with the address to use instead.
+"""Answers to a gRPC client at a listener without gRPC: refuse each call, with the address to use instead.
 
 Just enough of HTTP/2 (RFC 9113) and gRPC (PROTOCOL-HTTP2.md) for that: settings are sent and acknowledged, and every
-call is answered with trailers alone, whose fields are literals, so that no field of the client's need be read
-(HPACK, RFC 7541). It is sans IO: bytes in, bytes out.
+call is answered with trailers only, with literal fields, so that none of the client's fields need be read (HPACK, RFC
+7541). Sans-IO: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from tidelog.proto.records.varint import write_uvarint
 from tidelog.proto.transport.network import Address
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""With this a client of HTTP/2 begins."""
+"""The HTTP/2 client preface."""
 ELSEWHERE: Final = "tidelog-grpc-address"
 """The trailer that names the address of the gRPC listener, ``host:port``."""
 FAILED_PRECONDITION: Final = 9
 FRAME_BYTES_MAX: Final = 16 * 1024
-"""Largest frame: what HTTP/2 allows before a peer allows more, which we do not."""
+"""Largest frame: HTTP/2's default, which we never raise."""
 FRAMES_MAX: Final = 1024
-"""Frames of one connection; a client sends about three, and two more for each call that it makes at once."""
+"""Most frames of one connection; a client sends about three, and two more for each concurrent call."""
 
 _HEAD: Final = struct.Struct(">BHBBI")
 _HEADERS, _SETTINGS, _GOAWAY = 1, 4, 7
@@ -33,7 +33,7 @@ _STREAM_MASK: Final = 0x7FFF_FFFF
 
 
 class Referral:
-    """The serving end of one connection. Feed :meth:`receive` until :attr:`over`."""
+    """The server side of one connection. Feed :meth:`receive` until :attr:`over`."""
 
     def __init__(self, text: str, elsewhere: Address | None) -> None:
         self._text = text
@@ -42,9 +42,9 @@ class Referral:
         self._begun = False
         self._frames = 0
         self._last = 0
-        """The stream of the last call that was answered."""
+        """The stream of the last answered call."""
         self.over = False
-        """Read no more: the bytes are not HTTP/2, or too many."""
+        """Whether to stop reading: the bytes are not HTTP/2, or too many."""
 
     def receive(self, data: bytes) -> bytes:
         """Take received bytes; return the bytes to send."""
@@ -83,7 +83,7 @@ class Referral:
         return self._last > 0
 
     def farewell(self) -> bytes:
-        """The bytes to send before the connection is closed."""
+        """Return the bytes to send before the connection is closed."""
         return _frame(_GOAWAY, 0, 0, struct.pack(">II", self._last, 0)) if self._begun else b""
 
     def _answer(self, stream: int) -> bytes:
@@ -103,12 +103,12 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _field(name: str, value: str) -> bytes:
-    """A literal field without indexing, of a new name."""
+    """Return a literal field without indexing, with a new name."""
     return b"\0" + _string(name) + _string(value)
 
 
 def _string(text: str) -> bytes:
-    """A string that is not Huffman coded, behind its length as an integer of a 7-bit prefix."""
+    """Return a string without Huffman coding, after its length as an integer with a 7-bit prefix."""
     data = text.encode()
     size = len(data)
     if size < 0x7F:

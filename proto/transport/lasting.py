@@ -1,4 +1,4 @@
-"""Streams that end with the login behind them, on every carrier."""
+"""Streams that end with their login, on every carrier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LoginOver(BadFrame):
 
 
 class LastingSession:
-    """A stream's session, which ends when the login behind it does."""
+    """A stream's session that ends with its login."""
 
     def __init__(self, inner: FrameSession, lasts: Callable[[], bool]) -> None:
         self._inner = inner
@@ -30,5 +30,5 @@ class LastingSession:
         self._inner.on_close()
 
     def __getattr__(self, name: str) -> Any:
-        """The further parts of a paced session."""
+        """The additional methods of a paced session."""
         return getattr(self._inner, name)

@@ -1,10 +1,9 @@
 """A carrier inside one process, for tests and for the simulation: links that can be cut, slowed and broken.
 
-Every node has its own :class:`MemoryNetwork` on one :class:`MemoryFabric`. A link is directed. A *cut*
-link holds what is sent over it, as TCP does while it retransmits, and delivers it in order once
-healed; a *broken* connection loses what was under way, and its streams end on both sides. Requests
-and responses cross as the (immutable) objects they are; frames are joined into fresh bytes, as a
-socket would.
+Every node has its own :class:`MemoryNetwork` on one :class:`MemoryFabric`. A link is directed. A *cut* link holds what
+is sent over it, as TCP does while it retransmits, and delivers it in order once healed; a *broken* connection loses
+data in flight, and its streams end on both sides. Requests and responses cross as (immutable) objects; frames are
+joined into new bytes, as by a socket.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class Wire:
-    """Carries one open stream, or one call under way. Each direction keeps its order."""
+    """Carries one open stream, or one call in progress. Each direction keeps its order."""
 
     client: MemoryNetwork
     server: str
@@ -56,16 +55,16 @@ class Wire:
     on_break: Callable[[str], None]
     """Ends the client's side."""
     on_break_server: Callable[[str], None] = lambda reason: None
-    """Ends the server's side; nothing for a call, whose handler does not learn of it."""
+    """Ends the server's side; does nothing for a call, whose handler is not notified."""
     lost: list[bool] = field(default_factory=lambda: [False, False])
-    """Whether what is under way to the client, to the server, never arrives."""
+    """Whether data in flight to the client, to the server, is lost."""
     due: list[float] = field(default_factory=lambda: [0.0, 0.0])
     closed: bool = False
 
 
 @dataclass(slots=True)
 class Link:
-    """One direction between two nodes: whether it is cut and what it holds, how slow it is."""
+    """One direction between two nodes: whether it is cut, what it holds, and its delay."""
 
     held: deque[tuple[Wire, bool, Callable[[], None]]] = field(default_factory=deque)
     cut: bool = False
@@ -74,10 +73,10 @@ class Link:
 
 
 class MemoryFabric:
-    """The wires between nodes of one process. Not for several event loops.
+    """The wires between the nodes of one process. For one event loop.
 
-    A subclass may decide what befalls each wire: :meth:`schedule`, :meth:`send_request` and
-    :meth:`break_wire` are its seam.
+    A subclass may decide the fate of each wire by overriding :meth:`schedule`, :meth:`send_request` and
+    :meth:`break_wire`.
     """
 
     def __init__(self) -> None:
@@ -95,9 +94,9 @@ class MemoryFabric:
         context: contextvars.Context | None = None,
         client_id: str = "",
     ) -> MemoryNetwork:
-        """Return the carrier of one node; ``node`` names it in :meth:`cut` and the other faults.
+        """Return a node's carrier; ``node`` names it in :meth:`cut` and the other faults.
 
-        Its services run in ``context``, or without it in the caller's. Nodes that it calls are told ``client_id``.
+        Its services run in ``context``, by default the caller's. Nodes that it calls get its ``client_id``.
         """
         made = MemoryNetwork(self, node, on_bug or _log_bug, context, client_id)
         self._networks.setdefault(node, []).append(made)
@@ -108,7 +107,7 @@ class MemoryFabric:
         self._link(sender, receiver).cut = True
 
     def heal(self, sender: str | None = None, receiver: str | None = None) -> None:
-        """Mend one direction, or all; what was held is delivered in order."""
+        """Restore one direction, or all; deliver held data in order."""
         for (a, b), link in list(self._links.items()):
             if link.cut and sender in (None, a) and receiver in (None, b):
                 link.cut = False
@@ -116,16 +115,16 @@ class MemoryFabric:
                     self.schedule(link, *link.held.popleft())
 
     def delay(self, sender: str, receiver: str, seconds: float) -> None:
-        """Deliver what ``sender`` sends to ``receiver`` that much later, still in order."""
+        """Delay what ``sender`` sends to ``receiver`` by that much, still in order."""
         self._link(sender, receiver).delay_s = seconds
 
     def break_connections(self, a: str, b: str | None = None) -> None:
-        """End every stream and call under way between two nodes, or of one node."""
+        """End every stream and call in progress between two nodes, or of one node."""
         for wire in self.wires_of(a, b):
             self.break_wire(wire, f"connection between {wire.client.node} and {wire.server} broke")
 
     def drop_node(self, node: str, end: Callable[[Wire, str], None] | None = None) -> None:
-        """The node's process is gone: its listeners with it, its connections broken; it sends nothing more."""
+        """End the node's process: close its listeners, break its connections; it sends nothing more."""
         for address in [address for address, server in self._listeners.items() if server.node == node]:
             self._listeners.pop(address).closed = True
         for network in self._networks.pop(node, ()):
@@ -134,13 +133,13 @@ class MemoryFabric:
             (end or self.break_wire)(wire, f"{node} is gone")
 
     def wires_of(self, a: str, b: str | None = None) -> list[Wire]:
-        """Every open stream and call under way between two nodes, or of one node, in the order they began."""
+        """Return every open stream and call in progress between two nodes, or of one node, in order of their start."""
         return [w for w in self._wires if a in (w.client.node, w.server) and b in (None, w.client.node, w.server)]
 
-    # --- what befalls a wire ----------------------------------------------------------------------
+    # --- the fate of a wire -----------------------------------------------------------------------
 
     def schedule(self, link: Link, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
-        """Have something :meth:`arrive` that was sent over a link which is not cut."""
+        """Schedule the :meth:`arrive` of something sent over a link that is not cut."""
         loop = asyncio.get_running_loop()
         if link.delay_s <= 0 and link.due <= loop.time():
             loop.call_soon(self.arrive, wire, to_server, action)
@@ -153,13 +152,13 @@ class MemoryFabric:
         self.deliver(wire, True, arrive)
 
     def break_wire(self, wire: Wire, reason: str) -> None:
-        """End a wire for both sides; what is under way is lost."""
+        """End a wire for both sides; data in flight is lost."""
         wire.lost[:] = [True, True]
         wire.on_break(reason)
         wire.on_break_server(reason)
 
     def close_wire(self, wire: Wire, reason: str) -> None:
-        """End a wire, as the client wants."""
+        """End a wire at the client's request."""
         self.break_wire(wire, reason)
 
     def arrive(self, wire: Wire, to_server: bool, action: Callable[[], None]) -> None:
@@ -167,28 +166,28 @@ class MemoryFabric:
             action()
 
     def carried(self, wire: Wire, to_server: bool, frame: memoryview) -> memoryview:
-        """The fate of a stream's frame on its way."""
+        """Decide the fate of a stream's frame in flight."""
         return frame
 
     def on_send(self, client: str, request: Request[Any]) -> None:
-        """A node or client sends a request."""
+        """Called when a node or client sends a request."""
 
     def on_arrival(self, server: str, request: Request[Any]) -> None:
-        """A request has reached the node that is to answer it."""
+        """Called when a request has reached the node that must answer it."""
 
     def session_of(self, node: str) -> Session:
-        """Whom those who listen take a node for."""
+        """Return the identity by which listeners know a node."""
         return UNSECURED
 
     def on_answer(self, server: str, request: Request[Any], response: Response, asked_s: float) -> None:
-        """A node has answered a request that arrived at a time of :meth:`now`."""
+        """Called when a node has answered a request that arrived at a time of :meth:`now`."""
 
     def now(self) -> float:
-        """The fabric's own time, for :meth:`on_answer`."""
+        """Return the fabric's own time, for :meth:`on_answer`."""
         return asyncio.get_running_loop().time()
 
     def refuses(self, client: str, address: Address) -> bool:
-        """Whether a host tells a client that its listener at an address is gone."""
+        """Return whether a host tells a client that its listener at an address is gone."""
         owner = self._owners.get(address)
         return owner is not None and address not in self._listeners and not self._is_silent(client, owner)
 
@@ -228,7 +227,7 @@ class MemoryFabric:
             del self._listeners[server.address]
 
     def _open(self, network: MemoryNetwork, address: Address, what: str) -> Wire:
-        """A wire to the listener, present or past, at an address."""
+        """Return a wire to the current or former listener at an address."""
         server, owner = self._listeners.get(address), self._owners.get(address)
         if owner is None or network.dead or (server is None and not self._is_silent(network.node, owner)):
             raise ConnectionLost(f"{address}: connection refused")
@@ -237,7 +236,7 @@ class MemoryFabric:
         return wire
 
     def _is_silent(self, client: str, server: str) -> bool:
-        """Whether a refusal could not get through."""
+        """Return whether a refusal could not get through."""
         return self.is_cut(client, server) or self.is_cut(server, client)
 
 
@@ -258,7 +257,7 @@ class MemoryNetwork:
         self.context = context
         self.client_id = client_id
         self.logins: dict[Address, str] = {}
-        """The token of a login, by the listener that gave it: calls and streams show it."""
+        """The login token for each listener that issued one: calls and streams carry it."""
         self.dead = False
 
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
@@ -325,7 +324,7 @@ class MemoryConnection:
 
         def arrive() -> None:
             server = fabric._listeners.get(self.address)
-            if server is None or server.closed:  # while this was under way
+            if server is None or server.closed:  # while this was in progress
                 back(None, f"{self.address}: connection refused")
             else:
                 server.spawn(_serve_call(_Caller(server, self._network, token), request, back))
@@ -394,7 +393,7 @@ class MemoryConnection:
 
 
 class _Caller:
-    """The identity that asks a server, by the token of a login if it shows one. Asked in the server's own time."""
+    """The caller's identity for a server, by its login token if it has one. Looked up in the server's own time."""
 
     def __init__(self, server: _MemoryServer, client: MemoryNetwork, token: str | None) -> None:
         self.server = server
@@ -411,7 +410,7 @@ class _Caller:
         return None if session is None else replace(found, session=session)
 
     def lasting(self, inner: FrameSession) -> FrameSession:
-        """The session of a stream, for as long as the login lasts."""
+        """Return a stream's session, which lasts as long as the login."""
         return inner if self._token is None else LastingSession(inner, lambda: self.context() is not None)
 
 
@@ -441,7 +440,7 @@ async def _serve_call(caller: _Caller, request: Request[Any], back: Callable[[Re
 
 
 class _End:
-    """One end of a stream: what reached it and was not read yet, and whether more can come."""
+    """One end of a stream: received and unread frames, and whether more can come."""
 
     def __init__(self) -> None:
         self._frames: deque[memoryview] = deque()
@@ -483,7 +482,7 @@ class _Pair:
         self.on_end: Callable[[], None] = lambda: None
 
     async def send(self, frame: Frame, *, to_server: bool) -> None:
-        """Send towards an end, waiting while that has too much unread. Raises ``ConnectionLost``."""
+        """Send to one end, waiting while it has too much unread. Raises ``ConnectionLost``."""
         source, target = (self.client, self.server) if to_server else (self.server, self.client)
         while target.under_way >= FRAMES_QUEUED_MAX and not (source.ended or target.ended):
             target.room.clear()
@@ -495,7 +494,7 @@ class _Pair:
         self._fabric.deliver(self._wire, to_server, lambda: target.put(data))
 
     def end(self, reason: str, *, by_server: bool) -> None:
-        """One side ended the stream in good order: the other learns of it after what was sent before."""
+        """End the stream cleanly from one side: the other learns of it after everything sent before."""
         source, target = (self.server, self.client) if by_server else (self.client, self.server)
         source.end(reason)
 

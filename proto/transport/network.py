@@ -1,14 +1,14 @@
-"""The seam between what a process says and what carries it.
+"""The interface between a process's messages and their carrier.
 
-Two kinds of exchange cross it:
+It has two kinds of exchange:
 
 - a *call*: one of the request types of :mod:`tidelog.proto.calls.api` goes out, its response type comes back;
 - a *frame stream*: ordered, opaque frames in both directions, for data (:mod:`tidelog.proto.transport.frames`)
   and for Raft. A frame's answer carries the frame's correlation id, so answers may overtake each other.
 
 Carriers: :mod:`tidelog.proto.transport.grpc_transport` (real sockets; followers' streams also over TCP) and
-:mod:`tidelog.proto.transport.memory_transport` (one process; tests and simulation). Nothing above this seam knows
-which one it is on.
+:mod:`tidelog.proto.transport.memory_transport` (one process; tests and simulation). Nothing above this interface knows
+which one is in use.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog.security.session import UNSECURED, FindSession, Session
 R = TypeVar("R", bound=Response)
 
 Frame = Sequence[Buffer]
-"""One frame as the pieces it is made of, so that record batches need not be copied together early."""
+"""One frame in pieces, so that record batches need not be joined early."""
 
 
 class Address(NamedTuple):
@@ -41,13 +41,13 @@ class Address(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Address:
-        """Undo ``str``. Raises ``ValueError``."""
+        """Parse the output of ``str``. Raises ``ValueError``."""
         host, _, port = text.rpartition(":")
         return cls(host.removeprefix("[").removesuffix("]"), int(port))
 
 
 class StreamKind(enum.Enum):
-    """The frame streams there are; the value is the stream's method name on the wire."""
+    """The kinds of frame streams; the value is the stream's method name on the wire."""
 
     PRODUCE = "Produce"
     FETCH = "Fetch"
@@ -56,13 +56,13 @@ class StreamKind(enum.Enum):
 
 
 class ConnectionLost(ConnectionError):
-    """The peer is gone or was never there. Whether what was sent took effect is *unknown*."""
+    """The peer is gone or was never there. It is *unknown* whether sent requests took effect."""
 
 
 class NotServedHere(ConnectionLost):
-    """The peer answers, but is no listener for what was asked: no retry at this address can help.
+    """The peer answers, but does not serve this request: no retry at this address can help.
 
-    The text says what was found there. ``elsewhere`` is the address that the peer names instead, if it does.
+    The text says what was found there. ``elsewhere`` is the address that the peer names instead, if any.
     """
 
     def __init__(self, text: str, elsewhere: Address | None = None) -> None:
@@ -71,101 +71,100 @@ class NotServedHere(ConnectionLost):
 
 
 class TlsRefused(NotServedHere):
-    """No TLS connection can be made: either end does not accept the other, or one of them speaks plaintext."""
+    """A TLS connection is impossible: one end does not accept the other, or speaks plaintext."""
 
 
 class LoginNotMade(NotServedHere):
-    """The client cannot log in: a wrong user or password, or the server is not to be trusted with one."""
+    """The client cannot log in: a wrong user or password, or an untrusted server."""
 
 
 class CallTimeout(TimeoutError):
-    """No answer within the bound. Whether the request took effect is *unknown*."""
+    """No answer within the bound. It is *unknown* whether the request took effect."""
 
 
 class FrameStream(Protocol):
-    """The calling end of a frame stream. Not for use from several tasks at once per direction."""
+    """The client side of a frame stream. For one task at a time per direction."""
 
     async def send(self, frame: Frame) -> None:
-        """Hand one frame to the carrier, waiting while its buffer is full. Raises ``ConnectionLost``."""
+        """Pass one frame to the carrier, waiting while its buffer is full. Raises ``ConnectionLost``."""
 
     async def receive(self) -> memoryview:
-        """Return the next frame of the peer. Raises ``ConnectionLost`` when the stream has ended."""
+        """Return the peer's next frame. Raises ``ConnectionLost`` once the stream has ended."""
 
     def close(self) -> None:
         """End the stream; a waiting ``receive`` raises ``ConnectionLost``. May be called twice."""
 
 
 class Connection(Protocol):
-    """A link to one address. It connects by itself at first use and after a loss."""
+    """A link to one address. It connects automatically at first use and after a loss."""
 
     @property
     def address(self) -> Address: ...
 
     async def call(self, request: Request[R], *, timeout_s: float) -> R:
-        """Send one request. Raises ``ConnectionLost`` or ``CallTimeout``; both mean outcome unknown."""
+        """Send one request. Raises ``ConnectionLost`` or ``CallTimeout``; after both the outcome is unknown."""
 
     async def open(self, kind: StreamKind, *, timeout_s: float) -> FrameStream:
-        """Open a frame stream; returns once the peer accepted it. Raises ``ConnectionLost``."""
+        """Open a frame stream; return once the peer has accepted it. Raises ``ConnectionLost``."""
 
     async def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """A handler's knowledge of its caller."""
+    """What a handler knows about its caller."""
 
     listener: str
-    """Name of the listener that the request came in on."""
+    """Name of the listener that received the request."""
     peer: str
     """The caller's address with its port, as the carrier writes it; for logs."""
     session: Session = UNSECURED
     """The caller's identity, and how it was proved."""
     connection: int = 0
-    """Which of this node's connections it came in on, numbered from 1 in the order in which they were accepted. 0: not
-    known, or of no account."""
+    """The number of the connection at this node, from 1 in order of acceptance. 0: unknown or irrelevant."""
     client_id: str = ""
-    """The name that the caller gave itself, "" for none. A Kafka connection's requests each have one of their own."""
+    """The caller's own name, "" for none. On a Kafka connection, each request has its own."""
 
     @property
     def host(self) -> str:
-        """The caller's address without the port: an IPv4 or IPv6 literal, in one spelling however it came."""
+        """The caller's address without the port: an IPv4 or IPv6 literal, in a canonical spelling."""
         text = unquote(self.peer).removeprefix("ipv4:").removeprefix("ipv6:")
         host, _, port = text.rpartition(":")
         return plain_address((host if host and port.isdigit() else text).strip("[]"))
 
 
 CallHandler = Callable[[Any, CallContext], Awaitable[Any]]
-"""Takes a request, returns its response. What it raises is a bug and ends the node."""
+"""Takes a request, returns its response. Any exception is a bug and ends the node."""
 
 
 class FrameSession(Protocol):
-    """The serving end of one frame stream."""
+    """The server side of one frame stream."""
 
     def on_frame(self, frame: memoryview) -> Awaitable[Frame] | Frame | None:
-        """Take one frame. What must happen in order of arrival happens before this returns.
+        """Take one frame. Work that must happen in order of arrival happens before this returns.
 
-        The answer is a frame, ``None`` for none, or an awaitable of it. The carrier reads on while
-        it waits, up to its own limit of unanswered frames (its backpressure). What ``on_frame``
-        raises must be :class:`BadFrame` (the stream is closed with its text); else it is a bug.
+        The answer is a frame, ``None`` for none, or an awaitable of either. The carrier continues reading while it
+        waits, up to its own limit of unanswered frames (its backpressure). ``on_frame`` may raise only
+        :class:`BadFrame` (the stream is closed with its text); anything else is a bug.
         """
 
     def on_close(self) -> None:
-        """The stream ended, by whichever side. Called exactly once."""
+        """Called exactly once when the stream has ended, by either side."""
 
 
 @runtime_checkable
 class PacedSession(FrameSession, Protocol):
-    """A session that also bounds the bytes it holds for its peer."""
+    """A session that also bounds the bytes that it holds for its peer."""
 
     def hold(self) -> Awaitable[object] | None:
-        """Asked before each frame is read: an awaitable stops reading until it is done, then it is asked again."""
+        """Called before each read: an awaitable stops reading until it is done, then this is called again."""
 
     def on_written(self, frame: Frame) -> None:
-        """A frame that this session answered has left for the carrier. Not told of those that were lost."""
+        """Called when an answer of this session has gone to the carrier. Not called for lost answers."""
 
 
 class BadFrame(ValueError):
-    """A frame that cannot be read; the text says what was expected and found."""
+    """An unreadable frame; the text says what was expected and found."""
 
 
 SessionFactory = Callable[[CallContext], FrameSession]
@@ -175,8 +174,8 @@ SessionFactory = Callable[[CallContext], FrameSession]
 class Service:
     """A listener's service: a handler for each request type, a session factory for each stream.
 
-    ``elsewhere`` tells a caller that asks for anything else where it belongs. ``sessions``: where callers log in by
-    SaslAuthenticate, and everything else needs the token that they get; a carrier within one process asks for none.
+    ``elsewhere`` says where callers of other requests should go. ``sessions``: set if callers log in by
+    SaslAuthenticate, and everything else needs the token that they get; a carrier within one process needs none.
     """
 
     calls: Mapping[type[Request[Any]], CallHandler]
@@ -190,18 +189,18 @@ class Server(Protocol):
 
     @property
     def address(self) -> Address:
-        """The bound address; the port is the real one if 0 was requested."""
+        """The bound address, with the real port if 0 was requested."""
 
     async def close(self, grace_s: float) -> None:
-        """Refuse new work at once, give running calls ``grace_s`` seconds, then cut them."""
+        """Refuse new work immediately, give running calls ``grace_s`` seconds, then abort them."""
 
 
 class Network(Protocol):
     """A carrier. One per process (real) or per simulated node."""
 
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
-        """Bind and serve. Raises ``OSError`` naming the address when it is taken or not ours."""
+        """Bind and serve. Raises ``OSError`` naming the address if it is in use or not local."""
 
     def connect(self, address: Address, listener: str = "") -> Connection:
         """Return a connection; nothing is sent before its first use. ``listener``: the name of the listener at that
-        address, where a node knows it: how the connection is secured goes by it."""
+        address, if a node knows it; it determines how the connection is secured."""

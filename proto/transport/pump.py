@@ -1,4 +1,4 @@
-"""The serving end of a frame stream, the same for every carrier: reads, answers, bounds what is unanswered."""
+"""The server side of a frame stream, the same for every carrier: reads, answers, bounds unanswered frames."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tidelog.proto.transport.network import BadFrame, ConnectionLost, Frame, Fra
 
 
 class FramePipe(Protocol):
-    """The methods that a carrier offers to :func:`serve_stream`. Both raise ``ConnectionLost``."""
+    """A carrier's methods for :func:`serve_stream`. Both raise ``ConnectionLost``."""
 
     async def read(self) -> memoryview | None:
-        """The next frame; ``None`` once the peer has ended the stream."""
+        """Return the next frame; ``None`` once the peer has ended the stream."""
 
     async def write(self, frame: Frame) -> None: ...
 
 
 @runtime_checkable
 class ReadyPipe(FramePipe, Protocol):
-    """A pipe that mostly takes a frame without waiting."""
+    """A pipe that usually takes a frame without waiting."""
 
     def write_now(self, frame: Frame) -> bool:
-        """Whether it took the frame; if not, ``write`` waits. Raises ``ConnectionLost``."""
+        """Return whether it took the frame; if not, ``write`` waits. Raises ``ConnectionLost``."""
 
 
 async def serve_stream(
@@ -33,9 +33,9 @@ async def serve_stream(
 ) -> None:
     """Feed a session until the stream ends.
 
-    At most ``unanswered_max`` frames are in the session's hands; then reading stops, and the
-    carrier's flow control stops the peer. Answers leave in the order in which they become ready.
-    Raises :class:`BadFrame` where the session refused a frame, so that the carrier can say so.
+    The session has at most ``unanswered_max`` frames; then reading stops, and the carrier's flow control stops the
+    peer. Answers leave in the order in which they become ready. Raises :class:`BadFrame` if the session refused a
+    frame, so that the carrier can report it.
     """
     paced = session if isinstance(session, PacedSession) else None
     state = _Answers(pipe, unanswered_max, on_bug, paced.on_written if paced is not None else None)
@@ -122,7 +122,7 @@ class _Answers:
             if not pipe.write_now(frame):
                 return False
         except ConnectionLost:
-            return True  # nobody reads it; serve_stream hears of the end by itself
+            return True  # nobody reads it; serve_stream detects the end itself
         if self._on_written is not None:
             self._on_written(frame)
         self._room.set()

@@ -1,10 +1,9 @@
-"""Controllers' messages on a Raft stream, as types and as bytes.
+"""Controllers' messages on a Raft stream: types and encoding.
 
-A stream is one way: the controller that opened it says :class:`Hello`, waits for the answer, and then
-sends frames, each with every message that was waiting for that peer. Terms and indexes are the
-quorum's epochs and metadata offsets. Sources: the Raft paper (Ongaro & Ousterhout, 2014) and Ongaro's
-thesis for pre-vote (9.6); the answers to an append carry what pysyncobj's ``next_node_idx`` does, and
-the term that it lacks.
+A stream is one-way: the controller that opened it sends :class:`Hello`, waits for the answer, and then sends frames,
+each with all messages that were waiting for that peer. Terms and indexes are the quorum's epochs and metadata offsets.
+Sources: the Raft paper (Ongaro & Ousterhout, 2014) and Ongaro's thesis for pre-vote (9.6); answers to an append carry
+pysyncobj's ``next_node_idx``, and the term that it lacks.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from tidelog.proto.v1 import raft_pb2 as pb
 
 PROTOCOL_VERSION: Final = 2
 UNBOUND_VERSION: Final = 1
-"""That of release 0.1, where a voter was a node id alone. A directory that is :attr:`VoterStanding.OLD` says it too,
-and names itself besides."""
+"""The version of release 0.1, where a voter was only a node id. An :attr:`VoterStanding.OLD` directory also sends it,
+and names itself in addition."""
 
 HELLO_BYTES_MAX: Final = 16 * 1024
-"""Of the first frame of a stream, which anybody may have sent who reaches the listener."""
+"""Most bytes of a stream's first frame, which anybody who reaches the listener may have sent."""
 FRAME_BYTES_MAX: Final = 32 * 1024 * 1024
 MESSAGES_MAX: Final = 2_000
-"""Messages of one frame."""
+"""Most messages in one frame."""
 ENTRIES_MAX: Final = 100_000
-"""Entries of all messages of one frame. A sender's own bounds lie below these three."""
+"""Most entries in all messages of one frame. A sender's own bounds are below these three."""
 
 
 class VoterStanding(enum.IntEnum):
     """A controller's directory's standing in its quorum."""
 
     FRESH = 0
-    """Empty, as far as the quorum goes."""
+    """Empty, as far as the quorum is concerned."""
     OLD = 1
-    """It votes by a log that release 0.1 can read, and speaks with controllers of that release."""
+    """It votes with a log that release 0.1 can read, and talks to controllers of that release."""
     FOUNDED = 2
     """It knows the voters."""
 
@@ -57,7 +56,7 @@ class Hello:
     node_id: NodeId
     peer_id: NodeId
     voters: tuple[NodeId, ...]
-    """The ids of all voters, by the sender's configuration."""
+    """The ids of all voters, from the sender's configuration."""
     directory_id: DirectoryId
 
 
@@ -82,7 +81,7 @@ class Entry:
 class Append:
     """Entries that follow ``previous_index``; none of them for a heartbeat.
 
-    A ``notice`` only tells a commit index: it is answered only if it does not fit.
+    A ``notice`` only carries a commit index: it is answered only if it does not fit.
     """
 
     term: int
@@ -117,7 +116,7 @@ class VoteGranted:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteRequest:
-    """Would you vote for me in ``term``? Nothing changes by asking or answering."""
+    """Would you vote for me in ``term``? Asking and answering change nothing."""
 
     term: int
     last_index: int
@@ -126,7 +125,7 @@ class PreVoteRequest:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteResult:
-    """``term`` is the one that was asked for, ``current_term`` the answerer's."""
+    """``term`` is the requested one, ``current_term`` the answerer's."""
 
     term: int
     current_term: int
@@ -137,7 +136,7 @@ class PreVoteResult:
 class SnapshotPart:
     """``data`` of a snapshot at ``offset``; empty to ask how much the follower has.
 
-    A snapshot is named by the index and term of its last entry, the CRC-32C of its bytes and their size.
+    A snapshot is identified by the index and term of its last entry, the CRC-32C of its bytes and their size.
     """
 
     term: int
@@ -152,7 +151,7 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotResult:
-    """The follower holds the first ``offset`` bytes of that snapshot; ``gap``: a later part came before its turn."""
+    """The follower has the first ``offset`` bytes of that snapshot; ``gap``: a later part came too early."""
 
     term: int
     snapshot_index: int
@@ -208,14 +207,14 @@ def decode_hello_answer(data: bytes | memoryview) -> HelloAnswer:
 
 
 def encode_message(message: RaftMessage) -> bytes:
-    """Return one message; several of them, joined by :func:`join_messages`, make a frame."""
+    """Encode one message; several, joined by :func:`join_messages`, make a frame."""
     encoded = pb.RaftMessage()
     BODY.fill(encoded, message)
     return encoded.SerializeToString()
 
 
 def join_messages(messages: Sequence[bytes]) -> list[bytes]:
-    """Return the pieces of a frame that holds the encoded messages: field 1, once for each."""
+    """Return the pieces of a frame with the encoded messages: field 1, once for each."""
     pieces: list[bytes] = []
     for message in messages:
         head = bytearray(b"\x0a")
@@ -225,7 +224,7 @@ def join_messages(messages: Sequence[bytes]) -> list[bytes]:
 
 
 def decode_frame(data: bytes | memoryview) -> list[RaftMessage]:
-    """Raises :class:`BadFrame` for anything that is not a frame of known messages, and for one beyond the bounds."""
+    """Read a frame. Raises :class:`BadFrame` for anything but a frame of known messages within the bounds."""
     if len(data) > FRAME_BYTES_MAX:
         raise BadFrame(f"expected a Raft frame of at most {FRAME_BYTES_MAX} bytes, found {len(data)}")
     messages = _parse(pb.RaftFrame, data).messages

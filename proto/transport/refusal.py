@@ -1,4 +1,4 @@
-"""Whether a host says that nobody listens at an address: the surest sign, from afar, that a process has ended."""
+"""Checks whether a host refuses connections to an address: the surest remote sign that a process has ended."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 from tidelog.proto.transport.network import Address
 
 ANSWER_S = 0.2
-"""A host that runs answers at once; one that is silent says nothing about its processes."""
+"""A running host answers immediately; a silent one says nothing about its processes."""
 
 
 async def refuses(address: Address) -> bool:
-    """Whether every address that a host's name leads to refuses TCP connections.
+    """Return whether every address of a host name refuses TCP connections.
 
-    False if one is accepted (whatever the process behind it does, and be it a proxy), if no answer comes within
-    :data:`ANSWER_S`, or if the network has none to give.
+    False if one is accepted (by whatever process, even a proxy), if no answer comes within :data:`ANSWER_S`, or if the
+    network cannot answer.
     """
     loop = asyncio.get_running_loop()
     try:

@@ -1,12 +1,12 @@
-"""Frame streams over TCP, beside gRPC: what followers and leaders say to each other with ``replication.transport=tcp``.
+"""Frame streams over TCP, beside gRPC: traffic between followers and leaders with ``replication.transport=tcp``.
 
-gRPC opens the stream as always, so who calls, by which login and from where, is judged as always. If the caller asked
-for it and the listener offers it, the answer to the opening names a port and a ticket, and the caller connects there,
-to the same host. Each frame then is its length (u32, big-endian) and its bytes; the ticket is the first frame. The
-stream of gRPC stays open, empty: whoever closes it, or loses it, ends the connection as well.
+gRPC still opens the stream, so the caller, its login and its address are checked as always. If the caller asked for TCP
+and the listener offers it, the answer to the opening has a port and a ticket, and the caller connects to that port of
+the same host. Each frame is then its length (u32, big-endian) and its bytes; the ticket is the first frame. The gRPC
+stream stays open and empty: closing or losing it also ends the connection.
 
-A caller that cannot connect, or a peer that knows nothing of this, stays with gRPC. A message costs some 30 µs of
-processor time at both ends together, not 150.
+A caller that cannot connect, or a peer without this feature, stays with gRPC. A message costs about 30 µs of processor
+time at both ends together, not 150.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tidelog.security.tls_check import client_context
 from tidelog.security.tls_store import TlsStore
 
 ASK: Final = (("tidelog-tcp", "1"),)
-"""Metadata of a caller that would take the stream over TCP."""
+"""Metadata of a caller that accepts the stream over TCP."""
 OFFER: Final = "tidelog-tcp"
-"""Key of the answer's metadata: the port, a space, the ticket in hex."""
+"""Metadata key of the answer: the port, a space, the ticket in hex."""
 CONNECT_S: Final = 2.0
-"""Time to connect, TLS included; then the stream stays with gRPC."""
+"""Time to connect, TLS included; after that, the stream stays with gRPC."""
 _TICKET_S: Final = 10.0
-"""Time in which a new connection must show its ticket."""
+"""Time for a new connection to send its ticket."""
 _TICKET_BYTES: Final = 16
 _CHUNK: Final = 64 * 1024
 _QUEUED_MAX: Final = 4 * 1024 * 1024
-"""Bytes of frames that were received and not yet taken; then reading stops, and TCP stops the peer."""
+"""Bytes of received frames that are not taken yet; beyond that, reading stops, and TCP stops the peer."""
 _LENGTH: Final = struct.Struct(">I")
 _BACKLOG: Final = 128
 _WAITING_MAX: Final = 1_000
-"""Connections that have not shown a ticket yet; a further one is closed at once."""
+"""Connections that have not sent a ticket yet; a further one is closed immediately."""
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class Wire(asyncio.BufferedProtocol):
     def __init__(
         self, bytes_max: int, on_lost: Callable[[Wire], None] | None = None, first_bytes_max: int | None = None
     ) -> None:
-        """``bytes_max``: of one frame; a larger one ends the connection. ``first_bytes_max``: of the first one, where
-        nobody knows yet who sends it. ``on_lost`` is called once."""
+        """``bytes_max``: largest frame; a larger one ends the connection. ``first_bytes_max``: largest first frame,
+        whose sender is still unknown. ``on_lost`` is called once."""
         self._bytes_max = bytes_max
         self._bound = bytes_max if first_bytes_max is None else first_bytes_max
         self._on_lost = on_lost
@@ -61,14 +61,14 @@ class Wire(asyncio.BufferedProtocol):
         self._chunk = bytearray(_CHUNK)
         self._filled = 0
         self._large: bytearray | None = None
-        """A frame that is larger than the chunk comes straight into its own buffer."""
+        """A frame larger than the chunk is received directly into its own buffer."""
         self._large_filled = 0
         self._frames: deque[memoryview] = deque()
         self._queued = 0
         self._reading_paused = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
-        """There while the transport has no room."""
+        """Set while the transport has no room."""
         self._end: str | None = None
 
     # --- asyncio's side -------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _split(self) -> None:
-        """Take the whole frames of the chunk; what is left goes to its front, or begins a buffer of its own."""
+        """Take the complete frames of the chunk; move the rest to its front, or to a new buffer."""
         at, end, chunk = 0, self._filled, memoryview(self._chunk)
         while end - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(chunk, at)
@@ -147,7 +147,7 @@ class Wire(asyncio.BufferedProtocol):
     # --- the stream's side ----------------------------------------------------------------------------
 
     async def read(self) -> memoryview | None:
-        """The next frame; ``None`` once the connection has ended. For one task at a time."""
+        """Return the next frame; ``None`` once the connection has ended. For one task at a time."""
         while not self._frames:
             if self._end is not None:
                 return None
@@ -164,7 +164,7 @@ class Wire(asyncio.BufferedProtocol):
         return frame
 
     def write_now(self, frame: Frame) -> bool:
-        """Hand a frame to the connection if it has room. Raises ``ConnectionLost``."""
+        """Pass a frame to the connection if it has room. Raises ``ConnectionLost``."""
         if self._end is not None or self._transport is None:
             raise ConnectionLost(self._end or "not connected")
         if self._writer is not None:
@@ -173,13 +173,13 @@ class Wire(asyncio.BufferedProtocol):
         return True
 
     async def write(self, frame: Frame) -> None:
-        """Hand a frame to the connection, waiting for room. Raises ``ConnectionLost``."""
+        """Pass a frame to the connection, waiting for room. Raises ``ConnectionLost``."""
         while not self.write_now(frame):
             if (writer := self._writer) is not None:
                 await asyncio.shield(writer)
 
     def close(self, why: str = "closed by us") -> None:
-        """End the connection, with what was written still sent. May be called twice."""
+        """End the connection after sending what was written. May be called twice."""
         self._over(why)
         if self._transport is not None:
             self._transport.close()
@@ -194,7 +194,7 @@ class Wire(asyncio.BufferedProtocol):
 
 
 class Ticket:
-    """One stream that may be taken over TCP."""
+    """One stream that may move to TCP."""
 
     def __init__(self, port: int, grpc: FramePipe) -> None:
         self.secret = secrets.token_bytes(_TICKET_BYTES)
@@ -202,10 +202,10 @@ class Ticket:
         self.arrived: asyncio.Future[Wire] = asyncio.get_running_loop().create_future()
         self._grpc = grpc
         self._first: asyncio.Future[memoryview | None] | None = None
-        """The first message on gRPC's stream, or its end."""
+        """The first message on the gRPC stream, or its end."""
 
     async def chosen(self) -> FramePipe:
-        """Wait for the caller's choice: a connection with the ticket, or a first message on gRPC's stream."""
+        """Wait for the caller's choice: a connection with the ticket, or a first message on the gRPC stream."""
         first = self._first = asyncio.ensure_future(self._grpc.read())
         either: set[asyncio.Future[Any]] = {first, self.arrived}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -216,16 +216,16 @@ class Ticket:
         return wire
 
     def end(self) -> None:
-        """End what came with the ticket."""
+        """End the connection that came with the ticket."""
         if self.arrived.done() and not self.arrived.cancelled():
             self.arrived.result().close()
         self.arrived.cancel()
         if self._first is not None and not self._first.cancel() and not self._first.cancelled():
-            self._first.exception()  # so that nobody misses it
+            self._first.exception()  # retrieve the exception, or asyncio would log it
 
 
 class _Resumed:
-    """gRPC's stream, whose first message was read already."""
+    """The gRPC stream after its first message was read."""
 
     def __init__(self, first: asyncio.Future[memoryview | None], grpc: FramePipe) -> None:
         self._first: asyncio.Future[memoryview | None] | None = first
@@ -240,7 +240,7 @@ class _Resumed:
 
 
 class TcpStreams:
-    """A listener's second port, for streams that gRPC has opened."""
+    """A listener's second port, for streams opened by gRPC."""
 
     def __init__(self, sock: socket.socket, bytes_max: int, store: TlsStore | None) -> None:
         self._sock = sock
@@ -254,7 +254,7 @@ class TcpStreams:
 
     @classmethod
     async def bind(cls, host: str, port: int, bytes_max: int, store: TlsStore | None) -> TcpStreams:
-        """Raises ``OSError``. ``port`` 0: any that is free."""
+        """Listen. ``port`` 0: any free port. Raises ``OSError``."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         family, kind, protocol, _, address = found[0]
         sock = socket.socket(family, kind, protocol)
@@ -270,7 +270,7 @@ class TcpStreams:
 
     @asynccontextmanager
     async def ticket(self, grpc: FramePipe) -> AsyncIterator[Ticket]:
-        """A ticket for a stream of gRPC, and the connection that comes with it, for as long as the stream lasts."""
+        """Provide a ticket for a gRPC stream, and the connection that comes with it, while the stream lasts."""
         ticket = Ticket(self.port, grpc)
         self._tickets[ticket.secret] = ticket
         try:
@@ -284,7 +284,7 @@ class TcpStreams:
         while True:
             try:
                 sock, _ = await loop.sock_accept(self._sock)
-            except OSError as error:  # no descriptors are left, say
+            except OSError as error:  # for example, no descriptors are left
                 log.warning("cannot accept a TCP stream: %s", error)
                 await asyncio.sleep(0.1)
                 continue
@@ -296,7 +296,7 @@ class TcpStreams:
             task.add_done_callback(self._waiting.discard)
 
     async def _admit(self, sock: socket.socket) -> None:
-        """Take a new connection's ticket; without a good one it is closed."""
+        """Take a new connection's ticket; close the connection without a valid one."""
         sock.setblocking(False)
         wire = Wire(self._bytes_max, self._wires.discard, _TICKET_BYTES)
         context = None if self._store is None else self._store.context
@@ -334,7 +334,7 @@ class TcpStreams:
 
 
 async def take_offer(offer: str, address: Address, store: TlsStore | None, bytes_max: int) -> Wire | None:
-    """Connect as a listener offers; ``None``, and a line in the log, if that cannot be done."""
+    """Connect as the listener offers; ``None``, and a log line, if that fails."""
     try:
         port, secret = offer.split(" ")
         wire = Wire(bytes_max)
@@ -342,7 +342,7 @@ async def take_offer(offer: str, address: Address, store: TlsStore | None, bytes
         async with asyncio.timeout(CONNECT_S):
             await asyncio.get_running_loop().create_connection(lambda: wire, address.host, int(port), ssl=context)
         wire.write_now((bytes.fromhex(secret),))
-    except (OSError, TimeoutError, ValueError) as error:  # TLS has errors of these kinds
+    except (OSError, TimeoutError, ValueError) as error:  # TLS raises errors of these kinds
         log.warning("%s: no TCP stream at the port that it names (%s): staying with gRPC", address, error)
         return None
     log.info("%s: a stream over TCP, at port %s", address, port)
