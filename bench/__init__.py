@@ -1,1 +1,1 @@
-"""Benchmarks and their history."""
+"""Benchmarks and the history of their results."""

@@ -1,4 +1,4 @@
-"""``./dev bench``: measures, keeps the history, and with ``--check`` judges."""
+"""``./dev bench``: measures, records the history, and with ``--check`` checks the bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog.bench.figures import load_figures
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0; 1 if ``--check`` found a figure below its bound or a benchmark failed; 2 wrong usage."""
+    """Return exit code 0; 1 if ``--check`` found a figure below its bound or a benchmark failed; 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="./dev bench", description="Measure, append to bench/history/, print figure against bound."
     )
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-history", action="store_true", help="do not append to the history")
     parser.add_argument("--list", action="store_true", help="list benchmarks and figures")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nodes are stopped on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the nodes on the way out
     figures = load_figures()
     if options.list:
         for figure in figures.values():

@@ -1,4 +1,4 @@
-"""Clusters of real processes to measure."""
+"""Clusters of real processes for measurements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def running(
     settings: Mapping[str, str] | None = None,
     prepare: Callable[[LocalCluster], None] = lambda cluster: None,
 ) -> Iterator[LocalCluster]:
-    """A fresh cluster that serves; it is gone afterwards, its files stay. ``prepare``: called before it starts."""
+    """Yield a new, serving cluster; it is stopped afterwards, its files stay. ``prepare``: called before it starts."""
     cluster = LocalCluster.create(root / "cluster", nodes=nodes, settings=settings)
     prepare(cluster)
     try:

@@ -1,4 +1,4 @@
-"""The figures that are measured, and their bounds: ``targets.toml``."""
+"""The measured figures and their bounds: ``targets.toml``."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ TARGETS: Final = Path(__file__).resolve().parent / "targets.toml"
 
 
 class TargetsWrong(ValueError):
-    """``targets.toml`` is not as it should be; the text names the figure."""
+    """``targets.toml`` is invalid; the text names the figure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``at_least`` is the bound that must hold: from below where more is better, from above where less is."""
+    """``at_least`` is the required bound: a minimum if more is better, a maximum if less is."""
 
     name: str
     benchmark: str
@@ -30,7 +30,7 @@ class Figure:
     workload: str
 
     def holds(self, value: float) -> bool:
-        """Whether ``value`` keeps the bound. True for a figure without one."""
+        """Return whether ``value`` keeps the bound. True for a figure without one."""
         if self.at_least is None:
             return True
         return value >= self.at_least if self.more_is_better else value <= self.at_least

@@ -21,7 +21,7 @@ DIRECTORY: Final = Path(__file__).resolve().parent / "history"
 
 
 def machine() -> dict[str, Any]:
-    """The factors behind a figure besides our code."""
+    """The factors besides our code that affect a figure."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -66,7 +66,7 @@ def line(figure: Figure, values: Sequence[float], command: str, now: datetime) -
 
 
 def append(entries: Sequence[dict[str, Any]], now: datetime, directory: Path = DIRECTORY) -> Path:
-    """Append entries to the month's file; returns it."""
+    """Append entries to the month's file; return its path."""
     directory.mkdir(exist_ok=True)
     path = directory / f"{now.astimezone(UTC):%Y-%m}.jsonl"
     with path.open("a", encoding="utf-8") as file:

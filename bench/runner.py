@@ -15,7 +15,7 @@ from tidelog.bench import history
 from tidelog.bench.figures import Figure, median
 
 Measurement = Callable[[Path], Mapping[str, float]]
-"""Measures once, with an empty directory to work in; returns values by the names of its figures."""
+"""Measures once, in an empty working directory; returns values by figure name."""
 
 BENCHMARKS: Final = {
     "produce": "tidelog.bench.records.throughput:produce_three_nodes",
@@ -51,7 +51,7 @@ BENCHMARKS: Final = {
     "spark-sink": "tidelog.bench.spark.queries:source_to_sink",
     "spark-trigger": "tidelog.bench.spark.queries:trigger_overhead",
 }
-"""Benchmark → where it is. Imported when it runs: each brings its own."""
+"""Benchmark → its module, imported only when it runs: each has its own dependencies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,8 @@ def load(benchmark: str) -> Measurement:
 
 
 def chosen(figures: Mapping[str, Figure], only: Sequence[str]) -> dict[str, list[Figure]]:
-    """Return the figures to measure by benchmark; ``only`` names benchmarks or figures, nothing means all.
-    Raises ``KeyError`` for a name that is neither."""
+    """Return the figures to measure by benchmark; ``only`` names benchmarks or figures, empty means all. Raises
+    ``KeyError`` for an unknown name."""
     for name in only:
         if name not in BENCHMARKS and name not in figures:
             raise KeyError(name)
@@ -90,7 +90,7 @@ def chosen(figures: Mapping[str, Figure], only: Sequence[str]) -> dict[str, list
 def measure(
     benchmark: str, figures: Sequence[Figure], repeats: int, work_in: Callable[[], Path], run: Measurement | None = None
 ) -> list[Outcome]:
-    """Run one benchmark ``repeats`` times; each in a directory of its own."""
+    """Run one benchmark ``repeats`` times, each in its own directory."""
     run = run or load(benchmark)
     values: dict[str, list[float]] = {figure.name: [] for figure in figures}
     for number in range(repeats):
@@ -105,7 +105,7 @@ def measure(
 
 
 def report(outcomes: Sequence[Outcome], *, check: bool) -> list[str]:
-    """Lines of a table: figure, median, bound, aim; with ``check`` also whether it holds."""
+    """Return a table's lines: figure, median, bound, aim; with ``check`` also whether the bound holds."""
     rows = [("figure", "median", "at least", "aim", "unit", "" if not check else "verdict")]
     for outcome in outcomes:
         figure = outcome.figure
@@ -142,7 +142,7 @@ def keep(outcomes: Sequence[Outcome], command: str) -> Path:
 
 
 def format_value(value: float) -> str:
-    """A figure as people write it: 1,234,567; 12.3; 0.123."""
+    """Format a figure for people: 1,234,567; 12.3; 0.123."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     if abs(value) >= 10:

@@ -28,9 +28,9 @@ _TOPIC: Final = "bench"
 
 
 def rebalance(root: Path) -> Mapping[str, float]:
-    """A group of many members on three nodes; one more joins, with every setting of the consumer at its default.
+    """Measure a group of many members on three nodes when one more joins, with all consumer settings at their defaults.
 
-    The time runs from the newcomer's first poll until every member is in the new generation. A member learns of a
+    The time is from the newcomer's first poll until every member is in the new generation. A member learns of a
     rebalance with its next heartbeat, up to ``heartbeat_interval_ms`` later.
     """
     from tidelog import Admin
@@ -53,7 +53,7 @@ async def _rebalance(bootstrap: str) -> float:
 
 
 def _shared_out(members: Sequence[Consumer]) -> bool:
-    """Every member has a share, in one generation, and together they have everything."""
+    """Return whether every member has a share, in one generation, and together they have everything."""
     owned = [member.assignment() for member in members]
     return (
         all(owned)
@@ -63,7 +63,7 @@ def _shared_out(members: Sequence[Consumer]) -> bool:
 
 
 def join(root: Path) -> Mapping[str, float]:
-    """The first member of a new group, no initial delay: from its first poll to its assignment."""
+    """Measure the first member of a new group, without initial delay: from its first poll to its assignment."""
     from tidelog import Admin
 
     with running(root, 3) as cluster:
@@ -80,14 +80,15 @@ async def _joins(bootstrap: str) -> list[float]:
         async with _member(bootstrap, group_id=f"join-{number}") as member:
             await _until(lambda member=member: bool(member.assignment()), "an assignment")  # type: ignore[misc]
             found.append(time.perf_counter() - started)
-    return found[1:]  # with the first one the topic of the offsets is made
+    return found[1:]  # the first one creates the offsets topic
 
 
 def during_rebalance(root: Path) -> Mapping[str, float]:
-    """Two members read records sent at an even pace, one of them busy for a second after each poll; a third joins.
+    """Measure two members that read records sent at an even pace, one of them busy for a second after each poll, when a
+    third joins.
 
-    For the partitions that the other one keeps: the longest time without a record in ms, for both kinds of protocol,
-    and for the cooperative one the records per second while the group rebalances, as a share of those sent.
+    For the partitions that the other member keeps: the longest time without a record in ms, for both kinds of protocol,
+    and for the cooperative one the records per second during the rebalance, as a share of those sent.
     """
     from tidelog import Admin
 
@@ -100,7 +101,7 @@ def during_rebalance(root: Path) -> Mapping[str, float]:
 
 
 async def _third_joins(bootstrap: str, strategy: str) -> tuple[float, float]:
-    """Share of records per second, and longest pause in ms."""
+    """Return the share of records per second, and the longest pause in ms."""
     read: dict[tuple[str, int], list[float]] = {}
 
     def took(records: Sequence[Any]) -> None:

@@ -1,4 +1,4 @@
-"""How long a plan takes that evens out twelve brokers with 2,000 partitions each."""
+"""Time to plan the balancing of twelve brokers with 2,000 partitions each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NODES: Final = 12
 RACKS: Final = 3
 REPLICAS: Final = 3
 PARTITIONS: Final = 2_000
-"""On each broker."""
+"""Partitions on each broker."""
 TOLERANCE: Final = 0.1
 
 
@@ -27,7 +27,8 @@ def rebalance(_: Path) -> Mapping[str, float]:
 
 
 def uneven_cluster(seed: int, empty: int = 3) -> tuple[dict[TopicPartition, Part], list[Target]]:
-    """A cluster that the last ``empty`` brokers have just joined, one in each rack; a few partitions are large."""
+    """Return a cluster that the last ``empty`` brokers have just joined, one in each rack; a few partitions are
+    large."""
     rng = random.Random(seed)
     targets = [Target(node, f"rack-{node % RACKS}") for node in range(NODES)]
     old = [target.node for target in targets[: NODES - empty]]

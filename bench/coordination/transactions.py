@@ -1,4 +1,4 @@
-"""Transactions: how long one takes, how many a broker does in a second, and what they cost large batches."""
+"""Transactions: their latency, their rate on one broker, and their cost for large batches."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _VALUE: Final = values_of(100, 1)[0]
 
 
 def one_at_a_time(root: Path) -> Mapping[str, float]:
-    """Time from entering the block to leaving it, in ms: begin, 100 records to four partitions, commit. The next
-    transaction begins at once, so it includes work that the previous one left behind."""
+    """Measure the time from entering the block to leaving it, in ms: begin, 100 records to four partitions, commit. The
+    next transaction begins immediately, so it includes work left by the previous one."""
     from tidelog import Admin
 
     with running(root, 3) as cluster:
@@ -61,7 +61,7 @@ async def _one_at_a_time(bootstrap: str) -> list[float]:
 
 
 def many_at_once(root: Path) -> Mapping[str, float]:
-    """Transactions per second of 32 producers, each with one after the other, on one node."""
+    """Measure transactions per second of 32 producers on one node, each with one transaction at a time."""
     from tidelog import Admin
 
     with running(root, 1) as cluster:
@@ -96,7 +96,7 @@ async def _one_after_another(producer: AsyncProducer, number: int, begin: float,
 
 
 def large_batches(root: Path) -> Mapping[str, float]:
-    """Records per second of an idempotent and of a transactional producer over those of a plain one, in turns."""
+    """Measure records per second of an idempotent and a transactional producer relative to a plain one, in turns."""
     from tidelog import Admin
 
     kinds: dict[str, dict[str, Any]] = {
@@ -110,13 +110,13 @@ def large_batches(root: Path) -> Mapping[str, float]:
         for number in range(ROUNDS + 1):
             for kind in list(kinds) if number % 2 else reversed(kinds):
                 rate = _produce(cluster.bootstrap, kinds[kind])
-                if number:  # the first is to warm up
+                if number:  # the first is a warm-up
                     rates[kind].append(rate)
     return {f"produce_{kind}_ratio": _ratio(rates[kind], rates["plain"]) for kind in ("idempotent", "transactional")}
 
 
 def _produce(bootstrap: str, settings: Mapping[str, Any]) -> float:
-    """Records of 100 bytes per second by ``send_many``, the one transaction's commit included."""
+    """Measure 100-byte records per second by ``send_many``, including the single transaction's commit."""
     from tidelog import Producer
 
     values = values_of(100, 10_000)
@@ -139,7 +139,7 @@ def _produce(bootstrap: str, settings: Mapping[str, Any]) -> float:
 
 
 def read_committed(root: Path) -> Mapping[str, float]:
-    """Values per second of a reader of committed records, relative to one that sees everything, in turns."""
+    """Measure values per second of a read_committed reader, relative to one that sees everything, in turns."""
     from tidelog import Admin, Producer
 
     rates: dict[str, list[float]] = {"read_committed": [], "read_uncommitted": []}
@@ -160,5 +160,5 @@ def read_committed(root: Path) -> Mapping[str, float]:
 
 
 def _ratio(rates: Sequence[float], to: Sequence[float]) -> float:
-    """The median ratio of two measurements in direct succession: other work on the machine hits both."""
+    """Return the median ratio of two measurements in direct succession: other load on the machine affects both."""
     return median([one / other for one, other in zip(rates, to, strict=True)])

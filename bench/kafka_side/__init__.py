@@ -1,1 +1,1 @@
-"""The same work given to Tidelog and to Apache Kafka, side by side on this machine: ``./dev beside-kafka``."""
+"""The same work for Tidelog and Apache Kafka, side by side on this machine: ``./dev beside-kafka``."""

@@ -36,7 +36,7 @@ FIGURE: Final = "beside-kafka"
 
 
 class Side(NamedTuple):
-    """One cluster, and where clients find it; Tidelog's takes the SDK there too."""
+    """One cluster and its addresses; Tidelog's also has one for the SDK."""
 
     name: str
     bootstrap: str
@@ -46,12 +46,12 @@ class Side(NamedTuple):
         return sum(use.cpu_s for mark in self.nodes if (use := use_of(mark)) is not None)
 
     def memory(self) -> float:
-        """MB of the largest node."""
+        """MB of memory of the largest node."""
         return max(use.memory_bytes for mark in self.nodes if (use := use_of(mark)) is not None) / 1e6
 
 
 class Row(NamedTuple):
-    """A ratio of two measurements, above 1 where Tidelog is better."""
+    """A ratio of two measurements, above 1 if Tidelog is better."""
 
     name: str
     ours: str
@@ -87,7 +87,7 @@ Measure = Callable[[], Mapping[str, float]]
 
 
 class Bench:
-    """Both clusters, and what is measured in one round."""
+    """Both clusters, and the measurements of one round."""
 
     def __init__(self, classes: str, ours: Side, theirs: Side) -> None:
         self._classes = classes
@@ -96,7 +96,7 @@ class Bench:
         self._topics = 0
 
     def round(self) -> dict[str, float]:
-        """Every measurement once; of two that are compared, one follows the other."""
+        """Take every measurement once; compared ones in direct succession."""
         found: dict[str, float] = {}
         for measure in self._measurements():
             values = measure()
@@ -105,7 +105,7 @@ class Bench:
         return found
 
     def warm(self, seconds: float) -> None:
-        """Load for Kafka's brokers, so that their JIT has compiled what matters."""
+        """Put load on Kafka's brokers, so that their JIT has compiled what matters."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for size in (100, 1024):
@@ -162,7 +162,7 @@ class Bench:
             return {f"{side.name}_java_p50": half, f"{side.name}_java_p99": most}
 
     def _resources(self) -> Mapping[str, float]:
-        """Both at rest."""
+        """Measure both while idle."""
         sides = (self._ours, self._theirs)
         before = [side.cpu_s() for side in sides]
         time.sleep(IDLE_S)
@@ -191,7 +191,7 @@ class Bench:
 
 
 class Topic:
-    """A topic for one measurement, made and deleted by librdkafka's admin client, the same for both."""
+    """Yield a topic for one measurement, created and deleted by librdkafka's admin client, the same for both."""
 
     def __init__(self, side: Side, name: str, copies: int) -> None:
         from confluent_kafka.admin import AdminClient
@@ -224,13 +224,13 @@ class Topic:
 
 
 def ratio(row: Row, rounds: Sequence[Mapping[str, float]]) -> float:
-    """Median of the rounds' own ratios: what slowed a whole round down slowed both."""
+    """Return the median of the rounds' own ratios: anything that slowed a whole round slowed both."""
     found = [one[row.ours] / one[row.theirs] for one in rounds]
     return median(1 / each for each in found) if row.less_is_better else median(found)
 
 
 def report(rounds: Sequence[Mapping[str, float]]) -> list[str]:
-    """A table in Markdown: medians of both, and the ratio."""
+    """Return a Markdown table: medians of both, and the ratio."""
     lines = ["| figure | Tidelog | other side | ratio |", "|---|---|---|---|"]
     for row in ROWS:
         ours, theirs = (median(one[name] for one in rounds) for name in (row.ours, row.theirs))
@@ -239,7 +239,7 @@ def report(rounds: Sequence[Mapping[str, float]]) -> list[str]:
 
 
 def entries(rounds: Sequence[Mapping[str, float]], command: str, now: datetime) -> list[dict[str, Any]]:
-    """Lines for the history, one for each row."""
+    """Return lines for the history, one for each row."""
     return [
         {
             "time": now.isoformat(timespec="seconds"),
@@ -257,7 +257,7 @@ def entries(rounds: Sequence[Mapping[str, float]], command: str, now: datetime) 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit code 0; 1 if something failed; 2 wrong usage or no Java."""
+    """Return exit code 0; 1 if something failed; 2 for wrong usage or no Java."""
     parser = argparse.ArgumentParser(
         prog="./dev beside-kafka", description=f"Tidelog and Apache Kafka {kafka.VERSION} on this machine, in turns."
     )
@@ -268,7 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"expected at least 1 round, found {options.rounds}")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nodes are stopped on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the nodes on the way out
     try:
         classes = kafka.class_path()
     except kafka.KafkaMissing as missing:

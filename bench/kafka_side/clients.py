@@ -1,4 +1,5 @@
-"""The clients of either cluster. Each measurement is a process of its own: none has another's memory and caches."""
+"""The clients of both clusters. Each measurement is a separate process, so none inherits another's memory and
+caches."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ TIMEOUT_S: Final = 300.0
 SECONDS: Final = 6.0
 JAVA_RECORDS: Final = {100: 5_000_000, 1024: 800_000}
 JAVA_WARM_UP: Final = {100: 1_000_000, 1024: 200_000}
-"""Records before those that count: the client's own JIT."""
+"""Warm-up records that do not count, for the client's own JIT."""
 LIBRDKAFKA_RECORDS: Final = {100: 8_000_000, 1024: 1_000_000}
 LIBRDKAFKA_WARM_UP: Final = 100_000
 LATENCY_RECORDS: Final = 12_000
@@ -30,13 +31,13 @@ _PERCENTILES: Final = re.compile(r"(\d+) ms 50th, (\d+) ms 95th, (\d+) ms 99th")
 
 
 def java_produce(classes: str, bootstrap: str, topic: str, size: int) -> float:
-    """Records a second by Kafka's producer with its defaults (acks=all, batches of 16 KiB, linger 5 ms)."""
+    """Return records per second of Kafka's producer with its defaults (acks=all, batches of 16 KiB, linger 5 ms)."""
     out = _perf(classes, bootstrap, topic, size, JAVA_RECORDS[size], JAVA_WARM_UP[size], -1)
     return float(_RATE.findall(out)[-1])
 
 
 def java_latency(classes: str, bootstrap: str, topic: str) -> tuple[float, float]:
-    """Median and 99th percentile in ms of one-record requests, :data:`LATENCY_PACE` a second."""
+    """Return median and 99th percentile in ms of one-record requests, :data:`LATENCY_PACE` per second."""
     out = _perf(classes, bootstrap, topic, 100, LATENCY_RECORDS, 2 * LATENCY_PACE, LATENCY_PACE, "linger.ms=0")
     half, _, most = _PERCENTILES.findall(out)[-1]
     return float(half), float(most)
@@ -53,7 +54,7 @@ def _perf(
 
 
 def java_consume(classes: str, bootstrap: str, topic: str, count: int) -> float:
-    """Records a second by Kafka's consumer, by its own clock: joining the group does not count."""
+    """Return records per second of Kafka's consumer, by its own clock: joining the group does not count."""
     out = java(
         classes, "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", bootstrap, "--topic", topic,
         "--num-records", str(count), "--timeout", "60000",
@@ -63,11 +64,11 @@ def java_consume(classes: str, bootstrap: str, topic: str, count: int) -> float:
     return float(found["fetch.nMsg.sec"])
 
 
-# --- Python, each in a process of its own -------------------------------------------------------------
+# --- Python, each in a separate process ---------------------------------------------------------------
 
 
 def apart(name: str, *given: Any) -> float:
-    """Run one of :data:`LOOPS` in a process of its own; returns what it found."""
+    """Run one of :data:`LOOPS` in a separate process; return its result."""
     command = [sys.executable, "-P", "-m", "tidelog.bench.kafka_side.clients", name, json.dumps(given)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     if done.returncode:
@@ -88,7 +89,7 @@ def sdk_records(bootstrap: str, topic: str, count: int) -> float:
 
 
 def librdkafka_produce(bootstrap: str, topic: str, size: int, partitions: int) -> float:
-    """Records a second by librdkafka in C, linger 20 ms."""
+    """Return records per second of librdkafka in C, linger 20 ms."""
     settings = {
         "bootstrap.servers": bootstrap,
         "acks": "all",
@@ -104,7 +105,7 @@ def librdkafka_produce(bootstrap: str, topic: str, size: int, partitions: int) -
 
 
 def confluent_produce(bootstrap: str, topic: str, size: int) -> float:
-    """Records a second by ``produce()`` of confluent-kafka for Python."""
+    """Return records per second of ``produce()`` in confluent-kafka for Python."""
     import confluent_kafka
 
     values = values_of(size, 10_000)
@@ -128,7 +129,7 @@ def confluent_produce(bootstrap: str, topic: str, size: int) -> float:
 
 
 def confluent_consume(bootstrap: str, topic: str, partitions: int, count: int) -> float:
-    """Records a second by ``consume(batch)`` of confluent-kafka for Python, values looked at."""
+    """Return records per second of ``consume(batch)`` in confluent-kafka for Python, with values accessed."""
     import confluent_kafka
 
     client = confluent_kafka.Consumer(

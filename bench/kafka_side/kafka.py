@@ -1,4 +1,4 @@
-"""Apache Kafka from Maven Central: its jars, three nodes of it, and its own tools."""
+"""Apache Kafka from Maven Central: its jars, three nodes, and its own tools."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ LATENCY_PACE: Final = 1_000
 
 
 class KafkaMissing(RuntimeError):
-    """Java, Maven or the jars are not there; the text says what to do."""
+    """Java, Maven or the jars are missing; the text says what to do."""
 
 
 def class_path(cache: Path = CACHE, *, bring: bool = True) -> str:
-    """Have Maven put the jars below ``cache``, once; without ``bring`` they must be there. Raises
-    :class:`KafkaMissing`."""
+    """Let Maven put the jars below ``cache``, once; without ``bring`` they must exist. Raises :class:`KafkaMissing`."""
     for program in ("java", "mvn") if bring else ("java",):
         if shutil.which(program) is None:
             raise KafkaMissing(f"expected {program} on PATH, found none: install Java (17 or later) and Maven")
@@ -76,7 +75,7 @@ def class_path(cache: Path = CACHE, *, bring: bool = True) -> str:
 
 
 def java(classes: str, main: str, *arguments: str, timeout_s: float = 300.0) -> str:
-    """Run a Java program; returns what it printed. Raises ``RuntimeError`` if it failed."""
+    """Run a Java program; return its output. Raises ``RuntimeError`` if it failed."""
     done = subprocess.run(("java", "-cp", classes, main, *arguments), capture_output=True, text=True, timeout=timeout_s)
     if done.returncode:
         raise RuntimeError(f"{main} ended with {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
@@ -93,8 +92,8 @@ def running(
     jvm: Sequence[str] = JVM,
     settings: Mapping[str, object] = {},
 ) -> Iterator[tuple[str, list[ProcessMark]]]:
-    """Some nodes, each broker and the first ones controllers as well; yields their addresses and marks. They are ended
-    by their process ids."""
+    """Run nodes, all brokers and the first ones also controllers; yield their addresses and marks. They are stopped by
+    process id."""
     cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     ports = free_ports(2 * brokers)
     voters = ",".join(f"{n + 1}@127.0.0.1:{ports[2 * n + 1]}" for n in range(controllers))
@@ -156,6 +155,6 @@ def _wait(bootstrap: str, processes: Sequence[subprocess.Popen[bytes]]) -> None:
         try:
             if len(admin.list_topics(timeout=5).brokers) == len(processes):
                 return
-        except Exception:  # librdkafka's, while nobody listens
+        except Exception:  # librdkafka's error while nobody listens
             time.sleep(0.5)
     raise RuntimeError(f"expected {len(processes)} nodes of Kafka within {STARTS_S:g} s")

@@ -1,1 +1,1 @@
-"""Kafka's port, with Kafka's clients, secured and not."""
+"""The Kafka listener with Kafka's clients, secured and not."""

@@ -1,4 +1,4 @@
-"""The processor time that a decision about a right costs among 10,000 entries."""
+"""The processor time of an authorization decision among 10,000 entries."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The Kafka listener under librdkafka's own loops, and the processor time that requests cost a node.
+"""The Kafka listener under librdkafka's own loops, and a node's processor time for requests.
 
 A million records a second need a client without Python objects: see :mod:`tidelog.bench.listener.librdkafka`. In the
-same run, librdkafka's mock cluster (a broker of C within the client's process, which keeps next to nothing) takes
-the same records: the limit of this machine and the client.
+same run, librdkafka's mock cluster (a C broker in the client's process, which stores almost nothing) takes the same
+records: the limit of this machine and the client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ VALUE_BYTES: Final = 100
 PARTITIONS: Final = 4
 SMALL_REQUESTS: Final = 40_000
 PACE: Final = 1_000
-"""Requests of one record a second, and seconds of them."""
+"""One-record requests per second, and for how many seconds."""
 PACED_S: Final = 10
 IN_FLIGHT: Final = 8
 FETCHES: Final = 2_000
@@ -45,7 +45,7 @@ _CONSUMER: Final = {"queued.min.messages": "1000000", "log_level": "3", "group.i
 
 
 def kafka_throughput(root: Path) -> Mapping[str, float]:
-    """Records a second in and out of one node, and into the mock cluster."""
+    """Measure records per second in and out of one node, and into the mock cluster."""
     from tidelog import Admin
 
     with running(root, 1) as cluster:
@@ -64,7 +64,7 @@ def kafka_throughput(root: Path) -> Mapping[str, float]:
 
 
 def kafka_requests(root: Path) -> Mapping[str, float]:
-    """Processor time of the node for a produce request of one small record, and for a fetch of 1 MiB."""
+    """Measure the node's processor time for a produce request with one small record, and for a 1 MiB fetch."""
     from tidelog import Admin
 
     with running(root, 1) as cluster:
@@ -89,7 +89,7 @@ def kafka_requests(root: Path) -> Mapping[str, float]:
 
 
 def one_record_requests(root: Path) -> Mapping[str, float]:
-    """Processor time of all three brokers for one record by itself, RF 3, acks=all, at a steady pace."""
+    """Measure the processor time of all three brokers for a single record, RF 3, acks=all, at a steady pace."""
     return {
         "one_record_cpu": _one_record_us(root / "grpc", {}),
         "one_record_cpu_tcp": _one_record_us(root / "tcp", {"replication.transport": "tcp"}),
@@ -116,7 +116,7 @@ def _one_record_us(root: Path, settings: Mapping[str, str]) -> float:
 
 
 def _paced(plain: socket.socket, request: bytes, count: int) -> None:
-    """Send a request ``count`` times at :data:`PACE`; returns once all answers are there."""
+    """Send a request ``count`` times at :data:`PACE`; return once all answers have arrived."""
     reading = threading.Thread(target=ask, args=(plain, b"", count, 0))
     reading.start()
     begun = time.monotonic()
@@ -136,7 +136,7 @@ def _connection(cluster: LocalCluster, node: int = 1) -> Iterator[socket.socket]
 
 
 def ask(plain: socket.socket, request: bytes, count: int, in_flight: int) -> int:
-    """Send a request ``count`` times, ``in_flight`` of them before their answers; returns the bytes of all answers."""
+    """Send a request ``count`` times, with ``in_flight`` unanswered; return the bytes of all answers."""
     room = memoryview(bytearray(4 * MIB))
     sent = answered = total = 0
     filled = 0
@@ -163,7 +163,7 @@ def ask(plain: socket.socket, request: bytes, count: int, in_flight: int) -> int
 
 
 def _cpu_s(cluster: LocalCluster, *nodes: int) -> float:
-    """Processor time that nodes have used, by default the first."""
+    """Return the processor time that nodes have used, by default the first."""
     used = 0.0
     for node in nodes or (1,):
         mark = cluster.nodes[node].mark

@@ -1,4 +1,4 @@
-"""A consumer as a process of its own, as librdkafka's C benchmark is.
+"""A consumer in a separate process, like librdkafka's C benchmark.
 
 In a process that has just produced millions of records, the state of its memory would affect the measurement.
 """
@@ -14,7 +14,8 @@ from tidelog.bench.listener import librdkafka
 
 
 def consume(configuration: Mapping[str, str], topic: str, partitions: int, count: int, timeout_s: float) -> float:
-    """:meth:`tidelog.bench.listener.librdkafka.Client.consume` in a new process. Raises :class:`librdkafka.Failed`."""
+    """Run :meth:`tidelog.bench.listener.librdkafka.Client.consume` in a new process. Raises
+    :class:`librdkafka.Failed`."""
     task = json.dumps([dict(configuration), topic, partitions, count, timeout_s])
     done = subprocess.run(
         [sys.executable, "-P", "-m", "tidelog.bench.listener.kafka_consumer", task],

@@ -1,9 +1,9 @@
-"""librdkafka by its C interface, without a line of C: the library that the ``confluent-kafka`` package brings.
+"""librdkafka through its C interface, without a line of C: the library in the ``confluent-kafka`` package.
 
-Records never become Python objects. Producing hands librdkafka whole arrays of messages
-(``rd_kafka_produce_batch``); consuming has it call one of its own functions for each message
-(``rd_kafka_consume_callback_queue`` with ``rd_kafka_message_timestamp``, which reads a field and returns), as a
-C program's loop would call an empty one.
+Records never become Python objects. Producing passes whole arrays of messages to librdkafka
+(``rd_kafka_produce_batch``); consuming lets it call one of its own functions for each message
+(``rd_kafka_consume_callback_queue`` with ``rd_kafka_message_timestamp``, which reads a field and returns), as a C
+program's loop would call an empty one.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ BATCH: Final = 10_000
 
 
 class LibrdkafkaMissing(RuntimeError):
-    """``confluent-kafka`` is not installed, or brings its library in a form that cannot be loaded by itself."""
+    """``confluent-kafka`` is not installed, or its library cannot be loaded by itself."""
 
 
 class Failed(RuntimeError):
-    """librdkafka refused something; the text is its own."""
+    """librdkafka refused something; the text is librdkafka's."""
 
 
 class _Message(ctypes.Structure):
@@ -53,7 +53,7 @@ class _Message(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """Load it once. Raises :class:`LibrdkafkaMissing`."""
+    """Load the library once. Raises :class:`LibrdkafkaMissing`."""
     try:
         import confluent_kafka
     except ImportError:
@@ -101,8 +101,8 @@ class Client:
             raise Failed(text.value.decode())
 
     def produce(self, topic: str, partitions: int, size: int, count: int, timeout_s: float) -> float:
-        """Send ``count`` values of ``size`` bytes, a partition in turn; returns how many a second, until the last is
-        acknowledged."""
+        """Send ``count`` values of ``size`` bytes to the partitions in turn; return the rate per second until the last
+        acknowledgement."""
         handle, lib = self._handle, self._library
         target = lib.rd_kafka_topic_new(handle, topic.encode(), None)
         payload = ctypes.create_string_buffer(b"." * size, size)
@@ -118,7 +118,7 @@ class Client:
                     raise Failed(f"expected {count} records to be taken within {timeout_s:g} s, found {sent}")
                 wanted = min(BATCH, count - sent)
                 taken = lib.rd_kafka_produce_batch(target, turn % partitions, _COPY, batch, wanted)
-                if taken < wanted:  # the queue is full: those not taken carry an error, and are sent again
+                if taken < wanted:  # the queue is full: rejected messages carry an error, and are sent again
                     time.sleep(_FULL_WAIT_S)
                 sent += taken
                 turn += 1
@@ -130,7 +130,7 @@ class Client:
             lib.rd_kafka_topic_destroy(target)
 
     def ends(self, topic: str, partitions: int) -> list[int]:
-        """The end of each partition."""
+        """Return the end of each partition."""
         low, high = c_int64(), c_int64()
         found = []
         for partition in range(partitions):
@@ -143,7 +143,7 @@ class Client:
         return found
 
     def consume(self, topic: str, partitions: int, count: int, timeout_s: float) -> float:
-        """Read ``count`` records from the beginning; returns how many a second, from the first to the last."""
+        """Read ``count`` records from the beginning; return the rate per second, from the first to the last."""
         handle, lib = self._handle, self._library
         source = lib.rd_kafka_topic_new(handle, topic.encode(), None)
         queue = lib.rd_kafka_queue_new(handle)
@@ -157,7 +157,7 @@ class Client:
             while not (message := lib.rd_kafka_consume_queue(queue, 1000)):
                 if time.monotonic() > deadline:
                     raise Failed(f"expected {count} records within {timeout_s:g} s, found none")
-            started = time.monotonic()  # as the C benchmark's: from the first record
+            started = time.monotonic()  # as in the C benchmark: from the first record
             lib.rd_kafka_message_destroy(message)
             while 1 + read < count:
                 found = lib.rd_kafka_consume_callback_queue(queue, 1000, touch, None)

@@ -1,7 +1,8 @@
-"""The cost of TLS and logins for a node: idle connections, records in and out by librdkafka's own loops.
+"""The cost of TLS and logins for a node: idle connections, records in and out with librdkafka's own loops.
 
-One node has a listener of each kind, and they have their turns: what else the machine does meets all alike. Processor
-time of the node is counted beside records a second, as the client, which encrypts too, needs the same processors.
+One node has a listener of each kind, and they take turns, so that other load on the machine affects all alike. The
+node's processor time is measured besides records per second, because the client, which also encrypts, uses the same
+processors.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _PRODUCER: Final = {
 
 
 def idle_connections(root: Path) -> Mapping[str, float]:
-    """Resident memory of the node for a connection that has asked for versions and says no more, in KiB."""
+    """Measure the node's resident memory in KiB for a connection that has asked for versions and is idle."""
     found = {}
     for name, listener in (("plain", PLAIN), ("tls", TLS), ("mtls", MUTUAL)):
         with _secured(root / name) as node, ExitStack() as crowd:
@@ -68,7 +69,8 @@ def idle_connections(root: Path) -> Mapping[str, float]:
 
 
 def secured_throughput(root: Path) -> Mapping[str, float]:
-    """Produce with a login, and over TLS, beside plaintext; and the node's processor time for it and for fetches."""
+    """Compare producing with a login and over TLS with plaintext, and the node's processor time for it and for
+    fetches."""
     found = {}
     with _secured(root) as node:
         rates = _in_turns({name: node.producer_of(name) for name in (PLAIN, LOGIN, TLS)})
@@ -83,11 +85,11 @@ def secured_throughput(root: Path) -> Mapping[str, float]:
 
 
 Turn = tuple[float, float]
-"""Records or answers a second, and processor time of the node."""
+"""Records or answers per second, and the node's processor time."""
 
 
 def _in_turns(kinds: Mapping[str, Callable[[], Turn]]) -> list[dict[str, Turn]]:
-    """Each once to get warm, then by turns."""
+    """Run each once as warm-up, then in turns."""
     for run in kinds.values():
         run()
     return [{name: run() for name, run in kinds.items()} for _ in range(TURNS)]
@@ -95,7 +97,7 @@ def _in_turns(kinds: Mapping[str, Callable[[], Turn]]) -> list[dict[str, Turn]]:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A node with a listener of each kind, and an authority that signed its certificate."""
+    """Yield a node with a listener of each kind, and the authority that signed its certificate."""
 
     node: LocalNode
     ports: Mapping[str, int]
@@ -115,7 +117,8 @@ class _Node:
         return use.memory_bytes
 
     def cpu_s(self) -> float:
-        """Of all its threads, which the scheduler counts more finely than the process's own figures do."""
+        """Return the sum over all its threads, which the scheduler counts more finely than the process's own
+        figures."""
         threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
         return sum(int(path.read_text().split()[0]) for path in threads) / 1e9
 
@@ -139,7 +142,7 @@ class _Node:
 
         def produce() -> Turn:
             with librdkafka.producer(settings) as client:
-                client.ends(_TOPIC, PARTITIONS)  # it is connected then: a login takes a client some 20 ms, once
+                client.ends(_TOPIC, PARTITIONS)  # then it is connected: a login takes a client about 20 ms, once
                 before_s = self.cpu_s()
                 rate = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS, _TIMEOUT_S)
                 return rate, self.cpu_s() - before_s
@@ -181,7 +184,7 @@ def _secured(root: Path) -> Iterator[_Node]:
 
     with running(root, 1, settings, listen) as cluster:
         with Admin(cluster.bootstrap) as admin:
-            # Old segments go, so that the turns do not fill a small disk.
+            # Old segments are deleted, so that the turns do not fill a small disk.
             small = {"retention.bytes": str(256 * MIB), "segment.bytes": str(64 * MIB)}
             create_topic(admin, _TOPIC, partitions=PARTITIONS, settings=small)
             big = {"max.message.bytes": str(2 * MIB), "retention.ms": "-1"}

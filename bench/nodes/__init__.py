@@ -1,1 +1,1 @@
-"""Start, failover, idle cost and many partitions; the quorum by itself."""
+"""Startup, failover, idle cost and many partitions; the quorum alone."""

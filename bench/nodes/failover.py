@@ -1,4 +1,4 @@
-"""How long a cluster of three is without a leader, or without a controller, after a kill -9."""
+"""How long a three-node cluster has no leader, or no controller, after a kill -9."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOPIC: Final = "bench"
 
 
 def controller_failover(root: Path) -> Mapping[str, float]:
-    """Kill the active controller; ask for changes of a topic's setting until one is committed."""
+    """Kill the active controller; request changes of a topic setting until one is committed."""
     from tidelog import Admin
 
     times = []
@@ -56,7 +56,7 @@ def leader_failover(root: Path) -> Mapping[str, float]:
 
 
 async def _kill_under_load(cluster: LocalCluster, victim: int, partition: int) -> float:
-    """Seconds from the kill to the first acknowledgement of a record that was sent after it."""
+    """Return seconds from the kill to the first acknowledgement of a record sent after it."""
     from tidelog.aio import Producer
 
     answered = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Topics of thousands of partitions on three nodes: to create, and to stop a node that holds them."""
+"""Topics with thousands of partitions on three nodes: creating them, and stopping a node that holds them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def large_topics(root: Path) -> Mapping[str, float]:
 
 
 def _create(admin: Admin, bootstrap: str, name: str, partitions: int) -> tuple[float, float]:
-    """Seconds until the answer, and until all replicas are in sync and the last partition has taken a record."""
+    """Return seconds until the answer, and until all replicas are in sync and the last partition has taken a record."""
     from tidelog import NewTopic
 
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The cost of ten thousand partitions on one node: to create, to start with, and for every change after that."""
+"""The cost of ten thousand partitions on one node: for creation, startup, and every later change."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ten_thousand_partitions(root: Path) -> Mapping[str, float]:
 
 
 def _change_s(admin: Admin, prefix: str) -> float:
-    """Median time to create a topic of one partition."""
+    """Return the median time to create a topic with one partition."""
     from tidelog import NewTopic
 
     times = []

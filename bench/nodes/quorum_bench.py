@@ -1,4 +1,4 @@
-"""Three controllers as processes of their own on loopback: commit latency, failover, idle CPU.
+"""Three controllers as separate processes on loopback: commit latency, failover, idle CPU.
 
     python -m tidelog.bench.nodes.quorum_bench [--commits N] [--failovers N] [--idle-s S] [--directory PATH]
 
@@ -34,11 +34,11 @@ from tidelog.testing.ports import free_ports
 PAYLOAD = bytes(200)
 
 
-# --- a controller, in a process of its own -----------------------------------------------------------
+# --- a controller, in a separate process -------------------------------------------------------------
 
 
 class _Controller:
-    """Runs one quorum and obeys lines of JSON on its standard input."""
+    """Runs one quorum and executes JSON commands, one per line, from standard input."""
 
     def __init__(self, node_id: NodeId, ports: list[int], directory: str) -> None:
         voters = {NodeId(node): Address("127.0.0.1", port) for node, port in enumerate(ports)}
@@ -79,7 +79,7 @@ class _Controller:
         self._first_commit = 0.0
 
     def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
-        """Asked for when needed."""
+        """Looked up when needed."""
 
     async def run(self) -> None:
         service = Service({}, {StreamKind.RAFT: self.quorum.raft_session})
@@ -124,7 +124,7 @@ class _Controller:
         return {"per_s": count / (time.perf_counter() - start)}
 
 
-# --- the one that starts, kills and measures ---------------------------------------------------------
+# --- the process that starts, kills and measures -----------------------------------------------------
 
 
 class _Process:
@@ -177,7 +177,7 @@ def _percentiles(seconds: list[float]) -> dict[str, float]:
 
 
 def measure(directory: Path, *, commits: int, failovers: int, idle_s: float) -> dict[str, Any]:
-    """Run all three measurements; leaves no process behind."""
+    """Run all three measurements; leave no process behind."""
     ports = free_ports(3)
     started = time.monotonic()
     processes = [_Process(node, ports, directory) for node in range(3)]

@@ -1,4 +1,4 @@
-"""Memory and processor time of idle nodes, and of busy ones."""
+"""Memory and processor time of idle and busy nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOAD_S: Final = 60.0
 
 
 def idle(root: Path) -> Mapping[str, float]:
-    """Three nodes and one topic, no clients."""
+    """Measure three nodes with one topic and no clients."""
     from tidelog import Admin
 
     with running(root, 3) as cluster:
@@ -35,10 +35,10 @@ def idle(root: Path) -> Mapping[str, float]:
 
 
 def memory_loaded(root: Path) -> Mapping[str, float]:
-    """The highest resident memory of any node during a minute of produce."""
+    """Measure the highest resident memory of any node during a minute of produce."""
     from tidelog import Admin
 
-    # Old segments go, so that a minute at full speed does not fill a small disk.
+    # Old segments are deleted, so that a minute at full speed does not fill a small disk.
     settings = {"retention.bytes": str(256 * 2**20), "segment.bytes": str(64 * 2**20)}
     brisk = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "1000"}
     with running(root, 3, brisk) as cluster, Admin(cluster.bootstrap) as admin:

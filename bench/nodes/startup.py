@@ -16,9 +16,9 @@ def startup(root: Path) -> Mapping[str, float]:
 
 
 def _compile() -> None:
-    """As pip compiles what it installs, and as Python keeps what it compiled once, but for where it is told not to
-    (``PYTHONDONTWRITEBYTECODE``): there every process would compile the whole node anew, which takes a third of its
-    start."""
+    """Compile the node's modules, as pip does at installation and Python at first use, unless
+    ``PYTHONDONTWRITEBYTECODE`` is set: then every process would compile the whole node again, which takes a third of
+    its start."""
     import tidelog
 
     for path in Path(tidelog.__file__).parent.iterdir():
@@ -43,7 +43,7 @@ def _start(root: Path, nodes: int) -> float:
 
 
 def first_record(bootstrap: str, topic: str, timeout_s: float = 60.0, partition: int | None = None) -> None:
-    """Send one record and wait for its acknowledgement, trying without pause until there is a leader."""
+    """Send one record and wait for its acknowledgement, retrying without pause until there is a leader."""
     from tidelog import Producer
 
     with Producer(

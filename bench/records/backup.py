@@ -1,6 +1,6 @@
-"""A cluster of one node backed up and restored, beside what the disk writes in the same run.
+"""Backup and restore of a one-node cluster, compared with the disk's write speed in the same run.
 
-Whatever is written is on disk when the time is taken, and nothing that is read is in the page cache before.
+All written data is on disk before the time is taken, and no data to read is in the page cache.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tidelog.cli.work.workload import fill
 
 RECORDS: Final = 1_000_000
 LARGE: Final = 10
-"""Times as many, so that they do not fit into the page cache beside what is written of them."""
+"""Factor for the data size, so that it does not fit in the page cache beside its copy."""
 BYTES: Final = 1024
 _TOPIC: Final = "bench"
 _BLOCK: Final = bytes(4 * 1024 * 1024)
 
 
 def restore(root: Path) -> Mapping[str, float]:
-    """MB a second."""
+    """Measure MB per second."""
     return _measured(root, RECORDS, "restore")
 
 
 def restore_large(root: Path) -> Mapping[str, float]:
-    """The same of 10 GB."""
+    """Measure the same for 10 GB."""
     return _measured(root, LARGE * RECORDS, "restore_10gb")
 
 
@@ -67,9 +67,9 @@ def _timed(work: Callable[[], None]) -> float:
 
 
 def _files(root: Path) -> Iterator[int]:
-    """Handles of all files below."""
+    """Yield handles of all files below."""
     for path in root.rglob("*"):
-        with suppress(FileNotFoundError):  # the cluster goes on
+        with suppress(FileNotFoundError):  # the cluster keeps running
             if path.is_file() and not path.is_symlink():
                 handle = os.open(path, os.O_RDONLY)
                 try:
@@ -84,7 +84,7 @@ def _sync(root: Path) -> None:
 
 
 def _forget(root: Path) -> None:
-    """Take it out of the page cache."""
+    """Drop the files from the page cache."""
     for handle in _files(root):
         os.fsync(handle)
         if hasattr(os, "posix_fadvise"):

@@ -1,8 +1,8 @@
 """Speed of the record batch codec on one core: ``python -m tidelog.bench.records.codec_bench`` (from a checkout).
 
-Prints millions of records a second, the best of several runs, for batches of 100-byte records as the SDK
-makes them. With ``--json`` one line of JSON for the history; ``TIDELOG_PURE_CODEC=1`` measures the
-plain codec where the compiled one is built.
+Prints millions of records per second, the best of several runs, for batches of 100-byte records as the SDK makes them.
+With ``--json``, prints one line of JSON for the history; ``TIDELOG_PURE_CODEC=1`` measures the plain codec even if the
+compiled one is built.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RUN_S = 0.15
 
 
 def best(work: Callable[[], object], per_call: int) -> float:
-    """Return the best rate of :data:`RUNS` runs, in units a second."""
+    """Return the best rate of :data:`RUNS` runs, in units per second."""
     work()
     rate = 0.0
     for _ in range(RUNS):

@@ -1,4 +1,4 @@
-"""Time from a record's ``send()`` to its acknowledgement, at a light and even rate."""
+"""Time from a record's ``send()`` to its acknowledgement, under light, even load."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def produce_one_node(root: Path) -> Mapping[str, float]:
 
 
 def produce_matrix(root: Path) -> Mapping[str, float]:
-    """MB of values a second for two sizes, two kinds of acknowledgement, one and three replicas."""
+    """Measure MB of values per second for two sizes, two kinds of acknowledgement, one and three replicas."""
     from tidelog import Admin
 
     found = {}
@@ -52,7 +52,7 @@ def produce_matrix(root: Path) -> Mapping[str, float]:
 
 
 def consume_one_node(root: Path) -> Mapping[str, float]:
-    """Read back what lies in the page cache: as values, as records."""
+    """Measure reading from the page cache: as values, as records."""
     from tidelog import Admin
 
     found = {}

@@ -1,5 +1,4 @@
-"""A Spark source in Python that makes up rows, and a sink in Python that drops them: the cost of a trigger by
-itself."""
+"""A Python source for Spark that generates rows, and a Python sink that drops them: the bare cost of a trigger."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 
 class Constants(DataSource):
-    """Each trigger has ``tasks`` tasks of ``rows`` equal rows of 100 bytes each; options say how many."""
+    """Each trigger has ``tasks`` tasks of ``rows`` equal rows of 100 bytes; both numbers are options."""
 
     @classmethod
     def name(cls) -> str:

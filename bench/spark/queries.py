@@ -1,4 +1,4 @@
-"""How fast Spark reads and writes, and what a trigger costs; all processes on this machine, ``local[2]``."""
+"""Spark's read and write speed, and the cost of a trigger; all processes on this machine, ``local[2]``."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ COPIED: Final = 3_000_000
 VALUE: Final = b"x" * 100
 TASKS: Final = 2
 ROWS: Final = 50
-"""Of each task of a small trigger."""
+"""Rows of each task in a small trigger."""
 TRIGGERS: Final = 30
-"""Small triggers that count."""
+"""Small triggers to measure."""
 WARM_UP: Final = 8
-"""Small triggers before them: Java compiles what it runs often."""
+"""Small warm-up triggers before them: Java compiles frequently run code."""
 TRIGGERS_MAX: Final = 2_000
-"""There are rows for this many; counting them takes a while, during which more triggers run."""
+"""Triggers for which there are rows; counting them takes a while, during which more triggers run."""
 TRIGGERS_TIMEOUT_S: Final = 180.0
 _TOPIC: Final = "bench"
 _COPY: Final = "copy"
 
 
 def source_to_noop(root: Path) -> Mapping[str, float]:
-    """Read what lies in the page cache into nothing, as a batch and as a stream that ends; the second run counts."""
+    """Measure reading from the page cache into a no-op sink, as a batch and as a stream that ends; the second run
+    counts."""
     from tidelog import Admin
 
     with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
@@ -47,9 +48,9 @@ def source_to_noop(root: Path) -> Mapping[str, float]:
 
 
 def source_to_sink(root: Path) -> Mapping[str, float]:
-    """Copy a topic into another, exactly once, as one large trigger of a stream; the second run counts.
+    """Measure copying a topic to another exactly once, as one large trigger of a stream; the second run counts.
 
-    Three nodes, both topics with three copies. Counts the records that a reader of committed records finds.
+    Three nodes, both topics with three replicas. Counts the records that a read_committed reader finds.
     """
     from tidelog import Admin
 
@@ -75,8 +76,8 @@ def source_to_sink(root: Path) -> Mapping[str, float]:
 
 
 def trigger_overhead(root: Path) -> Mapping[str, float]:
-    """The time of a small trigger from topic to topic (two tasks of 50 rows, three nodes, three copies), and one of
-    the same size whose source and sink are Python that does nothing; medians, in turns within one session."""
+    """Measure a small trigger from topic to topic (two tasks of 50 rows, three nodes, three replicas), and one of the
+    same size with a no-op Python source and sink; medians, in turns within one session."""
     from tidelog import Admin, Producer
 
     with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
@@ -111,7 +112,7 @@ def _session() -> Iterator[SparkSession]:
     from tidelog.spark_connector import runtime
 
     spark = runtime.session("bench", master="local[2]", config={"spark.ui.showConsoleProgress": "false"})
-    spark.sparkContext.setLogLevel("OFF")  # streams are stopped amid a trigger, of which Spark has much to say
+    spark.sparkContext.setLogLevel("OFF")  # streams are stopped during a trigger, and Spark logs a lot about that
     try:
         yield spark
     finally:
@@ -123,14 +124,14 @@ def _source(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 
 
 def _batch(spark: SparkSession, options: Mapping[str, str]) -> float:
-    """Seconds of a whole batch query, planning included."""
+    """Return the seconds of a whole batch query, planning included."""
     started = time.perf_counter()
     spark.read.format("tidelog").options(**options).load().write.format("noop").mode("overwrite").save()
     return time.perf_counter() - started
 
 
 def _stream(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str], *, rows: int = RECORDS) -> float:
-    """Seconds of a stream's one large trigger, from its planning to its commit."""
+    """Return the seconds of a stream's single large trigger, from planning to commit."""
     writer = frame.writeStream.format(to).options(**options).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
@@ -140,14 +141,14 @@ def _stream(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, s
 
 
 def _triggers(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str]) -> list[float]:
-    """Milliseconds of the triggers of a stream that always has something to do, but for the first ones."""
+    """Return the milliseconds of a constantly busy stream's triggers, without the first ones."""
     query = frame.writeStream.format(to).options(**options).option("checkpointLocation", str(checkpoint)).start()
     found: dict[int, float] = {}
     until = time.monotonic() + TRIGGERS_TIMEOUT_S
     try:
         while len(found) < WARM_UP + TRIGGERS:
             if query.awaitTermination(1):
-                raise RuntimeError("the stream has ended")  # what ended it was raised before
+                raise RuntimeError("the stream has ended")  # the error that ended it was raised before
             assert time.monotonic() < until, f"{len(found)} triggers within {TRIGGERS_TIMEOUT_S} s"
             found |= {one["batchId"]: _milliseconds(one) for one in query.recentProgress if one["numInputRows"]}
     finally:

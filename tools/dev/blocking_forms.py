@@ -1,16 +1,16 @@
-"""Writes the blocking clients, and the blocking cluster for tests, from the asyncio ones.
+"""Generates the blocking clients, and the blocking cluster for tests, from the asyncio ones.
 
 ``./dev generate`` runs this, ``./dev check`` compares.
 
 Each public method of an asyncio client becomes a plain method with its signature and docstring, in one of two ways:
 
 - *handed on*: it runs the asyncio client's method on the background loop;
-- *carried over*: it has the same body without ``await``. What such a body calls on ``self`` is generated too, or
-  written by hand in the base; what it awaits of ``self._io_loop.run`` or ``Form.on_loop`` runs on the background
-  loop; a future that it awaits blocks the caller's thread.
+- *carried over*: it has the same body without ``await``. Methods that such a body calls on ``self`` are generated too,
+  or handwritten in the base; awaited calls of ``self._io_loop.run`` or ``Form.on_loop`` run on the background loop; an
+  awaited future blocks the caller's thread.
 
-What differs otherwise is written by hand in the base of the generated class, and is not generated: how a client is
-made and closed, and what waits in the caller's thread. Sources are read, never imported.
+Other differences are handwritten in the generated class's base: how a client is created and closed, and what waits in
+the caller's thread. Sources are read, never imported.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from dev.preflight import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A blocking class. Modules are named as below ``tidelog``; ``path`` says where the generated one lies."""
+    """A blocking class. Module names are relative to ``tidelog``; ``path`` is the generated file."""
 
     name: str
     module: str
     source: str
     """The asyncio client, as ``module:Class``."""
     base: str
-    """The base written by hand, as ``module:Class``; its docstring is the client's."""
+    """The handwritten base, as ``module:Class``; its docstring is the client's."""
     carried: frozenset[str] | None = frozenset()
-    """The methods that are carried over; ``None``: all public ones, and those of ``private``."""
+    """The methods to carry over; ``None``: all public ones, and those of ``private``."""
     private: frozenset[str] = frozenset()
     on_loop: tuple[str, ...] = ()
-    """Calls that begin so stay asyncio."""
+    """Calls with this prefix stay asyncio."""
     decorated: tuple[tuple[str, str], ...] = ()
-    """Methods and what decorates them, as ``module:function``."""
+    """Methods and their decorators, as ``module:function``."""
     calls: frozenset[str] = frozenset()
-    """The plain methods that the background loop calls, because they touch what is the loop's own."""
+    """Plain methods that run on the background loop, because they touch the loop's state."""
 
     @property
     def path(self) -> Path:
@@ -117,21 +117,21 @@ _RENAMED: Final = {
     "AsyncIterator": "Iterator",
 }
 _NEVER: Final = frozenset({"start"})
-"""A blocking client has started when it is made."""
+"""Return whether the call is a start: a blocking client has started once it is created."""
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A source file of ours."""
+    """One of our source files."""
 
     name: str
     text: bytes
     tree: ast.Module
 
     def import_of(self, name: str) -> str | None:
-        """The statement that makes ``name`` known elsewhere as it is known here."""
+        """Return the import statement that gives ``name`` the same meaning elsewhere."""
         for node in self.tree.body:
             match node:
                 case ast.ImportFrom(module=str(source), names=names):
@@ -155,12 +155,12 @@ class Module:
         return found
 
     def place(self, line: int, column: int) -> int:
-        """Where a node's position is in ``text``."""
+        """Return a node's position in ``text``."""
         return sum(len(one) for one in self.text.splitlines(keepends=True)[: line - 1]) + column
 
 
 def module_text(form: Form) -> str:
-    """The generated module, not yet formatted."""
+    """Return the generated module, not yet formatted."""
     base_module, base_class = form.base.split(":")
     base = _module(base_module)
     by_hand = {node.name for node in base.class_of(base_class).body if isinstance(node, Method)}
@@ -196,7 +196,7 @@ def _wanted(node: Method, form: Form, known: set[str]) -> bool:
 
 
 def _lineage(module_name: str, class_name: str) -> Iterator[tuple[Module, ast.ClassDef]]:
-    """A class and its bases among our own, each once, a base after all that are made from it."""
+    """Return a class and our own bases of it, each once, a base after all its subclasses."""
     module = _module(module_name)
     cls = module.class_of(class_name)
     yield module, cls
@@ -211,7 +211,7 @@ def _lineage(module_name: str, class_name: str) -> Iterator[tuple[Module, ast.Cl
 
 
 def _method(module: Module, node: Method, form: Form, implements: bool) -> str:
-    """The text of a blocking method; ``implements``: it has overloads, or is one."""
+    """Return the text of a blocking method; ``implements``: it has overloads, or is one."""
     carried = form.carried is None or node.name in form.carried
     stub = _is_overload(node)
     first = min([node, *node.decorator_list], key=lambda one: one.lineno)
@@ -222,7 +222,7 @@ def _method(module: Module, node: Method, form: Form, implements: bool) -> str:
     text, at = b"", line_start
     end = module.place(last.end_lineno or 0, last.end_col_offset or 0)
     for start, stop, new in edits:
-        if at <= start and stop <= end:  # not within what was replaced before
+        if at <= start and stop <= end:  # not within an earlier replacement
             text += module.text[at:start] + new
             at = stop
     text += module.text[at:end]
@@ -232,7 +232,7 @@ def _method(module: Module, node: Method, form: Form, implements: bool) -> str:
 
 
 def _edits(module: Module, part: ast.AST, method: Method, form: Form) -> Iterator[tuple[int, int, bytes]]:
-    """What is to be replaced where, for one node."""
+    """Yield the replacements for one node, with their positions."""
 
     def at(node: ast.expr | ast.stmt) -> int:
         return module.place(node.lineno, node.col_offset)
@@ -266,13 +266,13 @@ def _edits(module: Module, part: ast.AST, method: Method, form: Form) -> Iterato
 
 
 def _delegating(node: Method, form: Form, implements: bool) -> str:
-    """The statements that have the asyncio client do it."""
+    """Return the statements that call the asyncio client."""
     arguments = [one.arg for one in node.args.args[1:]]
     arguments += [f"*{node.args.vararg.arg}"] if node.args.vararg else []
     arguments += [f"{one.arg}={one.arg}" for one in node.args.kwonlyargs]
     returns = ast.unparse(node.returns) if node.returns else "object"
     asked, before = f"self._inner.{node.name}", ""
-    if implements:  # mypy tries the overloads for one union at a time, and there may be two
+    if implements:  # mypy tries the overloads for one union only, and there may be two
         before = f"ask: Callable[..., Coroutine[Any, Any, {returns}]] = {asked}\n        "
         asked = "ask"
     is_property = any(ast.unparse(one) == "property" for one in node.decorator_list)

@@ -14,11 +14,11 @@ from dev.environment import variables, venv_bin
 from dev.preflight import ROOT
 
 V1 = Path("tidelog/proto/v1")
-"""Where the contracts and their generated code lie, below ``src``."""
+"""The directory of the contracts and their generated code, below ``src``."""
 
 
 def _run(*command: str) -> str | None:
-    """Return ``None`` on success, else what the tool printed."""
+    """Run a tool. Return ``None`` on success, else its output."""
     done = subprocess.run(command, cwd=ROOT, env=variables(), capture_output=True, text=True)
     return None if done.returncode == 0 else (done.stdout + done.stderr).strip() or f"exit code {done.returncode}"
 
@@ -44,8 +44,8 @@ def links() -> str | None:
 
 
 def generate(into: Path) -> str | None:
-    """Generate under ``into``, with paths as below ``src``: the contracts from our types, their protobuf code, and the
-    blocking clients from the asyncio ones."""
+    """Generate under ``into``, with the same paths as below ``src``: the contracts from our types, their protobuf code,
+    and the blocking clients from the asyncio ones."""
     return _generate_contracts(into) or _generate_blocking_clients(into)
 
 

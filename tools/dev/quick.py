@@ -1,7 +1,7 @@
-"""``./dev test --quick``: the test files that a change touches, nearest first, chosen for three minutes.
+"""``./dev test --quick``: the test files that a change affects, nearest first, for a budget of three minutes.
 
 Near means few imports away. A test file is also near a page, a schema or a module that it names in a string.
-:func:`select` decides; the rest reads the tree, git and the measured durations.
+:func:`select` decides; the rest reads the tree, git and the recorded durations.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from dev.preflight import ROOT
 WORKERS: Final = 2
 """Processes that share the tests, in ``./dev test`` too: ``tests/workers.py``."""
 BUDGET_S: Final = 140.0
-"""Seconds of tests for each worker. Starting pytest and collecting takes up to half a minute more."""
+"""Seconds of tests for each worker. Pytest's start and collection take up to half a minute more."""
 TOGETHER: Final = ("tests/spark/",)
-"""Folders whose files share one Spark session and one cluster, and so one worker: two would start two of each."""
+"""Folders with files that share one Spark session and one cluster, and so one worker: two would start two of each."""
 UNMEASURED_S: Final = 5.0
-"""Assumed time of a test file that nobody has measured yet."""
+"""Assumed time of a test file without a measurement."""
 STEPS_MAX: Final = 3
-"""How many imports away a test file may be. Beyond, almost everything reaches almost everything."""
+"""How many imports away a test file may be. Beyond that, almost everything reaches almost everything."""
 ALWAYS: Final = ("tests/house/", "tests/model/", "tests/docs/")
-"""Folders whose fast files run whatever was changed: they hold the tree, the settings and the pages together."""
+"""Folders with fast files that always run: they keep the tree, the settings and the pages consistent."""
 ALWAYS_MAX_S: Final = 3.0
 DURATIONS: Final = ROOT / "tools" / "dev" / "durations.json"
 
@@ -37,7 +37,7 @@ class Selection(NamedTuple):
     files: list[str]
     """Test files to run, nearest first."""
     left_out: list[str]
-    """Test files that the change may touch and the budget has no room for, nearest first."""
+    """Test files that the change may affect but the budget excludes, nearest first."""
     seconds: float
     """The files' expected time."""
 
@@ -47,9 +47,9 @@ def select(
 ) -> Selection:
     """Choose test files for the changed files; all paths as git names them.
 
-    ``imports`` holds every Python file and the files that it needs. Of test files that are equally near, those in the
-    folder of the change's name come first, then the fastest. Without a change, every test file is as near as
-    every other, and the fastest are chosen. ``budget_s`` is what each worker has, and what one group may take.
+    ``imports`` holds every Python file and the files that it needs. Among equally near test files, those in the folder
+    with the change's name come first, then the fastest. Without a change, all test files are equally near, and the
+    fastest are chosen. ``budget_s`` is the time of each worker, and the limit of one group.
     """
     tests = {path for path in imports if path.startswith("tests/") and PurePosixPath(path).match("test_*.py")}
     took = {path: durations.get(path, UNMEASURED_S) for path in tests}
@@ -74,12 +74,12 @@ def select(
 
 
 def group_of(path: str) -> str:
-    """The folder of :data:`TOGETHER` that a test file belongs to, or the file."""
+    """Return the folder of :data:`TOGETHER` that a test file belongs to, or the file."""
     return next((folder for folder in TOGETHER if path.startswith(folder)), path)
 
 
 def _steps(changed: Set[str], imports: Mapping[str, Set[str]]) -> dict[str, int]:
-    """How many imports each file is away from the nearest changed one, up to :data:`STEPS_MAX`."""
+    """Return how many imports each file is away from the nearest changed one, up to :data:`STEPS_MAX`."""
     importers: dict[str, list[str]] = {}
     for path, needed in imports.items():
         for name in needed:
@@ -94,7 +94,8 @@ def _steps(changed: Set[str], imports: Mapping[str, Set[str]]) -> dict[str, int]
 
 
 def read_imports(root: Path = ROOT) -> dict[str, set[str]]:
-    """What each Python file of the tree needs: files it imports or names, and the ``conftest.py`` of its folders."""
+    """Return what each Python file of the tree needs: files that it imports or names, and the ``conftest.py`` of its
+    folders."""
     listed = _git(root, "ls-files", "--cached", "--others", "--exclude-standard") or []
     paths = [path for path in listed if (root / path).is_file()]
     modules = {_module(path): path for path in paths if path.endswith((".py", ".pyx"))}
@@ -117,9 +118,9 @@ class _Read(NamedTuple):
     """One file's references to others."""
 
     imported: set[tuple[str, str]]
-    """Modules, and the name that is taken from each, or nothing."""
+    """Imported modules, each with the name taken from it, if any."""
     handed_on: dict[str, str]
-    """Names imported for annotations only, and their modules: what ``tidelog`` gives on when it is asked."""
+    """Names imported only for annotations, and their modules: those that ``tidelog`` re-exports lazily."""
     texts: set[str]
 
 
@@ -158,7 +159,7 @@ def _module(path: str) -> str:
 
 
 def _home(module: str, name: str, modules: Mapping[str, str], read: Mapping[str, _Read]) -> str | None:
-    """The file that an imported name comes from; packages that only hand it on are passed through."""
+    """Return the file that an imported name comes from, following packages that only re-export it."""
     path = modules.get(f"{module}.{name}") or modules.get(module)
     if path in ("src/tidelog/__init__.py", "src/tidelog/aio.py") and name in read[path].handed_on:
         return _home(read[path].handed_on[name], name, modules, read)
@@ -171,7 +172,7 @@ def _git(root: Path, *arguments: str) -> list[str] | None:
 
 
 def changed_files(root: Path = ROOT) -> set[str]:
-    """What differs from where the branch left ``main``, committed or not, and what git does not know yet."""
+    """Return the files that differ from the branch's base on ``main``, committed or not, and untracked files."""
     for main in ("main", "origin/main", "HEAD"):
         if (differing := _git(root, "diff", "--name-only", "--no-renames", "--merge-base", main)) is not None:
             break
@@ -179,7 +180,7 @@ def changed_files(root: Path = ROOT) -> set[str]:
 
 
 def choose(budget_s: float = BUDGET_S) -> list[str]:
-    """Choose for the tree as it is, and print the choice."""
+    """Choose for the current tree, and print the choice."""
     changed = changed_files()
     durations = json.loads(DURATIONS.read_text())
     found = select(changed, read_imports(), durations, budget_s)
@@ -198,7 +199,7 @@ def _cases(report: Path) -> Iterator[ET.Element]:
 
 
 def keep_durations(report: Path) -> None:
-    """Take the seconds of each test file from pytest's report into the committed file; files that are gone go."""
+    """Copy the seconds of each test file from pytest's report to the committed file; drop deleted files."""
     took: dict[str, float] = {}
     for case in _cases(report):
         path = _file_of(case)
@@ -209,7 +210,7 @@ def keep_durations(report: Path) -> None:
 
 
 def _file_of(case: ET.Element) -> str:
-    """Its module's path: pytest's own ``file`` is where a test's decorator was written, if it has one."""
+    """Return the path of a test's module: for a decorated test, pytest's own ``file`` is the decorator's."""
     parts = case.attrib["classname"].split(".")
     while len(parts) > 1 and not (ROOT / f"{'/'.join(parts)}.py").exists():
         parts.pop()  # a class
@@ -217,6 +218,6 @@ def _file_of(case: ET.Element) -> str:
 
 
 def passed(report: Path) -> int:
-    """How many tests passed, by pytest's report."""
+    """Return how many tests passed, by pytest's report."""
     other = ("failure", "error", "skipped")
     return sum(all(case.find(outcome) is None for outcome in other) for case in _cases(report))

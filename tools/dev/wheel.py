@@ -1,6 +1,6 @@
-"""``./dev wheel``: this machine's wheel, built from what git knows, and tested in an environment that has nothing else.
+"""``./dev wheel``: this machine's wheel, built from git's files, and tested in an otherwise empty environment.
 
-Other systems and Pythons are built by cibuildwheel from the same table of ``pyproject.toml``.
+cibuildwheel builds for other systems and Pythons, from the same table of ``pyproject.toml``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DIST = ROOT / "dist"
 
 
 def build(out: Path, *, python: str) -> Path:
-    """Build a wheel into an empty directory from the files that git knows or would add; ``build/`` may hold old ones.
+    """Build a wheel into an empty directory from the files that git tracks or would add; ``build/`` may hold old ones.
 
     Raises :class:`StepFailed`.
     """
@@ -49,7 +49,7 @@ def build_and_test() -> Path:
         directory = Path(name)
         wheel = build(directory / "built", python=venv_bin("python"))
         if sys.platform == "linux":
-            # The tag of the oldest system whose C library has what the codec needs, in place of "any Linux".
+            # Tag it for the oldest system with a C library that the codec can use, instead of "any Linux".
             _run([venv_bin("auditwheel"), "repair", "--wheel-dir", str(directory / "repaired"), str(wheel)])
             (wheel,) = (directory / "repaired").glob("*.whl")
         print(f"built {wheel.name}; its tests:", flush=True)
