@@ -1,4 +1,4 @@
-"""``tidelog demo``: runs the demo, shows it, and answers with its exit code."""
+"""``tidelog demo``: runs the demo, shows it, and returns its verdict as exit code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PARTS: Final = ("all", "log", "spark")
 SPARK_NEEDS: Final = {"pyspark": "spark", "pyarrow": "spark", "PIL": "picture"}
-"""Modules of the second half, and the extra that installs each."""
+"""Modules for the second half, and the extra that installs each."""
 
 
 @click.command()
@@ -48,7 +48,7 @@ SPARK_NEEDS: Final = {"pyspark": "spark", "pyarrow": "spark", "PIL": "picture"}
     help="Where the picture and Spark's checkpoint go.",
 )
 @click.option("--keep", is_flag=True, help="Keep the nodes' data and logs even after success.")
-@click.option("--installing", type=int, hidden=True)  # a pipe on which ./dev says how the set-up behind us went
+@click.option("--installing", type=int, hidden=True)  # a pipe on which ./dev reports how the background set-up went
 @json_option
 def demo(
     part: str,
@@ -67,7 +67,7 @@ def demo(
     the same computed from the source. Exit code 0 only if nothing was lost, duplicated, reordered or changed.
     """
     _check_installed(part if installing is None else "log")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything that was started
     root = directory or Path(tempfile.mkdtemp(prefix="tidelog-demo-"))
     passed = interrupted = False
     try:
@@ -91,7 +91,7 @@ def demo(
 
 
 class _Run:
-    """The halves that were asked for, on one cluster, each shown when it is done."""
+    """Run the requested halves on one cluster, and show each when it is done."""
 
     def __init__(
         self, part: str, rows: int, seconds: float, root: Path, out: Path, installing: int | None, *, quiet: bool
@@ -157,7 +157,7 @@ class _Run:
 
 
 def _check_installed(part: str) -> None:
-    """Raise :class:`CommandFailed` for what is missing, before anything is done."""
+    """Raise :class:`CommandFailed` for missing requirements, before anything starts."""
     try:
         find_files()
     except FlightsMissing as missing:
@@ -196,7 +196,7 @@ def _await_install(pipe: int, say: Callable[[str], None]) -> None:
 
 @contextmanager
 def _progress(rows: int, *, quiet: bool) -> Iterator[tuple[Callable[[str], None], Callable[[int], None]]]:
-    """A bar on a terminal, a line for every tenth elsewhere, nothing when asked for JSON."""
+    """Yield a progress display: a bar on a terminal, a line for every tenth elsewhere, nothing with JSON."""
     if quiet:
         yield lambda line: click.echo(line, err=True), lambda sent: None
         return

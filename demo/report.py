@@ -1,4 +1,4 @@
-"""The demo's final report: a table for each half, and in words whether it has passed; or all of it as JSON."""
+"""The demo's final report: for each half a table and a verdict in words; or everything as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_log(result: LogResult) -> None:
-    """The log half's table and verdict."""
+    """Return the log half's table and verdict."""
     verdict = result.verdict
     same = verdict.source_digest == verdict.log_digest
     rows: list[tuple[str, str]] = [
@@ -66,7 +66,7 @@ def print_log(result: LogResult) -> None:
 
 
 def print_spark(result: SparkResult) -> None:
-    """The Spark half's table and verdict."""
+    """Return the Spark half's table and verdict."""
     verdict, kill = result.verdict, result.kill
     same = verdict.expected_digest == verdict.found_digest
     rate = f"{result.flights / result.streaming_s:,.0f} flights/s"
@@ -103,7 +103,7 @@ def print_spark(result: SparkResult) -> None:
 
 
 def _shown(path: Path) -> str:
-    """Short where it can be."""
+    """Format a value, briefly if possible."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 

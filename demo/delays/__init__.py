@@ -1,1 +1,1 @@
-"""The demo's second half: delays by carrier and hour out of a log of flights, through Spark, exactly once."""
+"""The demo's second half: delays by carrier and hour from a log of flights, through Spark, exactly once."""

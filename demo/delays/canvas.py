@@ -1,7 +1,7 @@
-"""A drawing surface for plots: axes with ticks and grid, dots, lines, bands, a legend. On Pillow alone.
+"""A drawing surface for plots: axes with ticks and grid, dots, lines, bands, a legend. It needs only Pillow.
 
-A plotting library would bring numpy, which pyarrow imports wherever it is found: the imports of every Python worker of
-Spark would take twice as long.
+A plotting library would bring numpy, which pyarrow imports if it is installed: imports would take twice as long in
+every Python worker of Spark.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ SOFT: Final[Color] = (110, 110, 110)
 GRID: Final[Color] = (228, 228, 228)
 PAPER: Final[Color] = (255, 255, 255)
 _OVER: Final = 2
-"""Drawn this many times larger and scaled down, which smooths lines."""
+"""Scale factor for drawing before scaling down, which smooths lines."""
 _TICK: Final = 6
 TEXT_PT: Final = 17
 COLORS_MAX: Final = 256
-"""Of the finished picture; a few tints on white need no more, and the file is a third."""
+"""Colors of the finished picture; a few tints on white need no more, and the file is a third of the size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """A plot's place in the picture, in pixels, and the ranges of its values."""
+    """A plot's position in the picture, in pixels, and the ranges of its values."""
 
     left: int
     top: int
@@ -38,14 +38,14 @@ class Axes:
     y: tuple[float, float]
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """The place of a value; values out of range are at the edge."""
+        """Return the position of a value; values out of range are at the edge."""
         across = (min(max(x, self.x[0]), self.x[1]) - self.x[0]) / (self.x[1] - self.x[0])
         up = (min(max(y, self.y[0]), self.y[1]) - self.y[0]) / (self.y[1] - self.y[0])
         return self.left + across * (self.right - self.left), self.bottom - up * (self.bottom - self.top)
 
 
 class Canvas:
-    """A picture of this size. All sizes and places are in pixels of the finished picture, from its upper left."""
+    """A picture of this size. All sizes and positions are in pixels of the finished picture, from its upper left."""
 
     def __init__(self, width: int, height: int) -> None:
         self._size = (width, height)
@@ -60,7 +60,7 @@ class Canvas:
     def text(
         self, x: float, y: float, words: str, *, size: int = TEXT_PT, color: Color = INK, anchor: str = "la"
     ) -> None:
-        """``anchor`` as Pillow has it: l, m, r, then a (top), m, s (base line)."""
+        """Draw text. ``anchor`` as in Pillow: l, m, r, then a (top), m, s (baseline)."""
         font = ImageFont.load_default(size * _OVER)
         self._draw.text((x * _OVER, y * _OVER), words, fill=color, font=font, anchor=anchor)
 
@@ -72,7 +72,7 @@ class Canvas:
         x_name: str,
         y_name: str,
     ) -> None:
-        """Grid, ticks with their words, the axes' names. Drawn first, as all else goes over it."""
+        """Draw the grid, ticks with labels, and axis names. Draw them first, under everything else."""
         for value, words in y_ticks:
             x, y = axes.at(axes.x[0], value)
             self._stroke([(x, y), (axes.right, y)], GRID, 1)
@@ -94,7 +94,7 @@ class Canvas:
         self._stroke([axes.at(*point) for point in points], color, width)
 
     def upright(self, axes: Axes, x: float, color: Color, width: float) -> None:
-        """A dashed line over the plot's whole height, at a value of its x axis."""
+        """Draw a dashed line over the plot's whole height, at a value of its x axis."""
         at, _ = axes.at(x, axes.y[0])
         for y in range(axes.top, axes.bottom, 12):
             self._stroke([(at, y), (at, min(y + 7, axes.bottom))], color, width)
@@ -106,7 +106,7 @@ class Canvas:
         self._draw.rectangle(box, fill=color)
 
     def legend(self, x: float, y: float, entries: Sequence[tuple[str, Color, str]]) -> None:
-        """One entry below the other, upper left at ``x``, ``y``. Kinds: line, dots, band, dashes."""
+        """Draw a legend of entries below each other, upper left at ``x``, ``y``. Kinds: line, dots, band, dashes."""
         for number, (kind, color, words) in enumerate(entries):
             middle = y + 13 + 25 * number
             if kind == "band":
@@ -130,7 +130,7 @@ class Canvas:
         self._draw.line(scaled, fill=color, width=max(1, round(width * _OVER)), joint="curve")
 
     def _upright(self, x: float, y: float, words: str) -> None:
-        """Words that go up, their middle at ``x``, ``y``."""
+        """Draw upward text, centered at ``x``, ``y``."""
         font = ImageFont.load_default(TEXT_PT * _OVER)
         left, top, right, bottom = map(int, font.getbbox(words))
         made = Image.new("RGB", (right - left + 4, bottom - top + 4), PAPER)

@@ -1,9 +1,9 @@
-"""The Spark driver of the demo, a process that is killed: a stream from topic ``flights`` to topic ``delays``.
+"""The demo's Spark driver, a process that gets killed: a stream from topic ``flights`` to topic ``delays``.
 
 Run by :mod:`tidelog.demo.delays.half`: ``python -m tidelog.demo.delays.driver BOOTSTRAP CHECKPOINT WORK ROWS``. It
-begins, or goes on from the checkpoint, takes ``ROWS`` flights to a micro-batch, and stops when it has processed what
-the topic held at its start. Then it computes the same from the source's files, of which ``flights.csv`` lies in
-``WORK``, into ``WORK/expected``. It says what it does in lines of JSON.
+starts, or continues from the checkpoint, with ``ROWS`` flights per micro-batch, and stops when it has processed
+everything that the topic held at its start. Then it computes the same from the source's files, with ``flights.csv`` in
+``WORK``, into ``WORK/expected``. It reports its progress in lines of JSON.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ FLIGHTS_TOPIC: Final = "flights"
 DELAYS_TOPIC: Final = "delays"
 FLIGHTS_FILE: Final = "flights.csv"
 EXPECTED: Final = "expected"
-"""Names in the directory ``WORK``."""
+"""File names in the directory ``WORK``."""
 PARALLEL: Final = 2
-"""Tasks of a stage, and so parts of the state and transactions of a micro-batch."""
+"""Tasks per stage, and so partitions of the state and transactions per micro-batch."""
 DRIVER_MEMORY: Final = "1g"
 JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for a minute on two cores does not earn back what its second compiler costs: nearly half of all."""
+"""In a JVM that lives for a minute on two cores, the second compiler does not pay off: it costs nearly half of
+everything."""
 _POLL_S: Final = 0.2
 
 
 def start(spark: SparkSession, bootstrap: str, checkpoint: str, rows: int) -> StreamingQuery:
-    """Begin the stream, or go on with it."""
+    """Start the stream, or continue it."""
     flights = query.flights_in_log(
         spark.readStream.format("tidelog")
         .option("tidelog.bootstrap.servers", bootstrap)
@@ -58,13 +59,13 @@ def start(spark: SparkSession, bootstrap: str, checkpoint: str, rows: int) -> St
 
 
 def recompute(spark: SparkSession, work: Path) -> None:
-    """The same rows, as one batch query from the source's files; nothing of it has been in a topic."""
+    """Compute the same rows in one batch query from the source's files; none of its input has been in a topic."""
     flights = query.flights_in_file(spark, str(work / FLIGHTS_FILE))
     query.delays(flights, *reference(spark)).write.mode("overwrite").json(str(work / EXPECTED))
 
 
 def reference(spark: SparkSession) -> tuple[DataFrame, DataFrame]:
-    """Weather and airlines. Spark keeps them in memory from their first use on."""
+    """Read weather and airlines. Spark keeps them in memory after first use."""
     files = find_files()
     return (
         query.weather(spark, str(files["weather.csv"])).cache(),
@@ -109,7 +110,7 @@ def main(bootstrap: str, checkpoint: str, work: Path, rows: int) -> None:
                     watermark=progress["eventTime"].get("watermark"),
                 )
         time.sleep(_POLL_S if active else 0)
-    running.awaitTermination()  # raises what ended it
+    running.awaitTermination()  # raises the error that ended it
     said = time.monotonic()
     say("streamed", seconds=said - started)
     recompute(spark, work)

@@ -1,8 +1,7 @@
-"""The Spark driver as a process: starts it, freezes it, kills it with everything that belongs to it; leaves nothing
-behind.
+"""The Spark driver as a process: starts, freezes and kills it with all its processes; leaves none behind.
 
-A driver is three kinds of processes: the Python program, the JVM beside it, and Python workers, which are in a process
-group of their own. They share the session that the driver was started in, and are found by it.
+A driver has three kinds of processes: the Python program, its JVM, and Python workers, which have their own process
+group. All are in the session that the driver was started in, by which they are found.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ class DriverProcess:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """The driver's messages so far."""
+        """Return the driver's messages so far."""
         whole = self._out.read_bytes().rpartition(b"\n")[0]
         return [json.loads(line) for line in whole.splitlines() if line.startswith(b"{")]
 
     def event(self, name: str) -> dict[str, Any] | None:
-        """The first of that name."""
+        """Return the first message of that name."""
         return next((event for event in self.events() if event["event"] == name), None)
 
     def ended(self) -> bool:
-        """Whether it has ended, in good order. Raises :class:`WatchFailed` if not in good order."""
+        """Return whether it has ended cleanly. Raises :class:`WatchFailed` if it ended otherwise."""
         if (code := self._process.poll()) is None:
             return False
         if code:
@@ -51,32 +50,32 @@ class DriverProcess:
         return True
 
     def members(self) -> list[int]:
-        """Pids of its session; a session's number stays reserved while it has any."""
+        """Return the pids in its session; a session's number stays reserved while it has any."""
         session = self._process.pid
         found = []
         for pid in pids():
             try:
                 if os.getsid(pid) == session:
                     found.append(pid)
-            except OSError:  # gone meanwhile, or not ours
+            except OSError:  # gone in the meantime, or not ours
                 continue
         if self._process.returncode is not None and session in found:
-            return []  # its leader was waited for: this is another one's session, by the same number
+            return []  # its leader was reaped: this is another session with the same number
         return found
 
     def freeze(self) -> None:
-        """Stop all of it where it stands."""
+        """Freeze all its processes."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """kill -9 of all of it; returns when nothing is left, which after a good end is the case already."""
+        """Kill -9 all its processes; return when none is left, which is immediately after a clean end."""
 
         def gone() -> bool:
             others = [pid for pid in self.members() if pid != self._process.pid]
-            self._signal(signal.SIGKILL)  # a worker may have been born since
+            self._signal(signal.SIGKILL)  # a worker may have started since
             return not others
 
         self._signal(signal.SIGKILL)
@@ -90,7 +89,7 @@ class DriverProcess:
         for pid in self.members():
             try:
                 os.kill(pid, number)
-            except OSError:  # gone meanwhile
+            except OSError:  # gone in the meantime
                 continue
 
     def _last_words(self) -> str:

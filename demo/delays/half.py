@@ -1,7 +1,7 @@
-"""The demo's second half: the flights of the log through Spark into topic ``delays``, while the driver is killed.
+"""The demo's second half: the log's flights through Spark into topic ``delays``, while the driver is killed.
 
-Steps, in order: a stream from topic ``flights``, in micro-batches; kill -9 of the driver while one of them is written
-and not decided; a new driver on the same checkpoint, to the end; the same result computed from the source's files;
+Steps, in order: a stream from topic ``flights``, in micro-batches; kill -9 of the driver while a micro-batch is written
+and undecided; a new driver on the same checkpoint, until the end; the same result computed from the source's files;
 both compared row by row; a picture.
 """
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 DELAYS_PARTITIONS: Final = 3
 BATCHES: Final = 12
-"""Micro-batches that all flights are cut into; two more end the year."""
+"""Micro-batches for all flights; two more end the year."""
 KILL_AFTER_BATCH: Final = 4
 YEAR_OVER: Final = "2014-03-01T00:00:00Z"
-"""Time of the record that ends the stream: further behind the last flight than any may be late."""
+"""Time of the record that ends the stream: later than the last flight by more than the allowed lateness."""
 CHECKPOINT: Final = "delays-checkpoint"
 PICTURE: Final = "delays.png"
 SILENCE_MAX_S: Final = 300.0
-"""A driver that takes longer than this for a step, such as a micro-batch, is stuck. Generous, for busy machines: a
-failure is noticed at once."""
+"""A driver that takes longer than this for a step, such as a micro-batch, is stuck. Generous, for busy machines:
+failures are noticed immediately."""
 READ_TIMEOUT_S: Final = 60.0
 
 
@@ -54,16 +54,16 @@ class SparkResult:
     batches: int
     kill: DriverKill
     unseen: int
-    """Records of the dead driver in the log, which no reader of committed records sees."""
+    """Records of the dead driver in the log, invisible to read_committed readers."""
     session_s: float
     """From the new driver's start until it had Spark."""
     went_on_s: float
-    """From the kill until the batch on its way was committed after all."""
+    """From the kill until the interrupted batch was committed after all."""
     streaming_s: float
     """From the first driver's start to the end of the stream, with all interruptions."""
     recompute_s: float
     picture: Path | None
-    """``None``: the topic holds nothing that could be drawn."""
+    """``None``: the topic has nothing to draw."""
     checkpoint: Path
     total_s: float
 
@@ -92,7 +92,7 @@ class SparkHalf:
         self._drivers: list[DriverProcess] = []
 
     def run(self) -> SparkResult:
-        """Do it all. Raises :class:`WatchFailed` if an expected event does not happen; leaves no process behind."""
+        """Do everything. Raises :class:`WatchFailed` if an expected event does not happen; leaves no process behind."""
         started = time.monotonic()
         with alone(self._out):
             try:
@@ -161,7 +161,7 @@ class SparkHalf:
         )
 
     def _prepare(self) -> None:
-        """Topic, the source's file, the record that ends the year."""
+        """Prepare the topic, the source's file, and the record that ends the year."""
         from tidelog import NewTopic, Producer
 
         self._work.mkdir(parents=True, exist_ok=True)
@@ -181,7 +181,7 @@ class SparkHalf:
         return driver
 
     def _wait_event(self, driver: DriverProcess, name: str) -> dict[str, Any]:
-        """Wait as long as the driver gets on."""
+        """Wait as long as the driver makes progress."""
         heard = 0
         while (found := driver.event(name)) is None:
 
@@ -205,7 +205,7 @@ class SparkHalf:
 
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
-    """Two demos must not share a checkpoint. Raises :class:`CommandFailed` for the second."""
+    """Lock the checkpoint, which two demos must not share. Raises :class:`CommandFailed` for the second."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "delays.lock").open("w") as handle:
         try:
@@ -218,7 +218,7 @@ def alone(out: Path) -> Iterator[None]:
 
 
 def read_expected(directory: Path) -> dict[str, str]:
-    """The batch query's results: values by key. Raises :class:`WatchFailed` for a duplicate key."""
+    """Return the batch query's results: values by key. Raises :class:`WatchFailed` for a duplicate key."""
     rows: dict[str, str] = {}
     for part in sorted(directory.glob("part-*.json")):
         for line in part.read_text().splitlines():
@@ -230,7 +230,7 @@ def read_expected(directory: Path) -> dict[str, str]:
 
 
 def read_topic(bootstrap: str, topic: str, isolation_level: str) -> list[Found]:
-    """All records of a topic, to the ends that it has now."""
+    """Return all records of a topic, up to its current ends."""
     from tidelog import Consumer
 
     found: list[Found] = []

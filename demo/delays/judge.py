@@ -1,6 +1,6 @@
-"""Judges the demo's second half: is each row of the result in the topic, once, and as it was computed directly?
+"""Judges the demo's second half: is each row of the result in the topic once, and equal to the directly computed one?
 
-Pure: the computed rows and the topic's records go in, the verdict comes out.
+Pure: it takes the computed rows and the topic's records, and returns the verdict.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ class DelaysVerdict:
     """The judge's findings. Every count but the first two should be 0."""
 
     expected: int
-    """Rows that were computed directly."""
+    """Directly computed rows."""
     found: int
     """Records in the topic."""
     missing: int
-    """Rows that are not in the topic."""
+    """Rows missing from the topic."""
     twice: int
-    """Rows that are in the topic more than once, by key, whatever their content."""
+    """Rows in the topic more than once, by key, whatever their content."""
     wrong: int
     """Records of a row that differ from the computed one."""
     foreign: int
-    """Records of no row."""
+    """Records without a row."""
     expected_digest: str
     found_digest: str
-    """Of each row's first record. Keys and values by key; equal if all rows are."""
+    """Digest of each row's first record: keys and values, by key; equal if all rows are."""
     examples: tuple[str, ...]
-    """Some of what went wrong, in words."""
+    """Some of the faults, in words."""
 
     @property
     def passed(self) -> bool:
@@ -95,7 +95,7 @@ def judge(expected: Mapping[str, str], found: Iterable[Found]) -> DelaysVerdict:
 
 
 def digest(rows: Mapping[str, str]) -> str:
-    """Two sets of rows are equal if their digests are."""
+    """Return a digest of rows; two sets of rows are equal if their digests are."""
     total = hashlib.sha256()
     for key in sorted(rows):
         for text in (key, rows[key]):

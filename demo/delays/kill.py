@@ -1,4 +1,4 @@
-"""The kill of the demo's Spark driver, placed by the cluster's own state: a micro-batch is written, and not decided."""
+"""The kill of the demo's Spark driver, timed by the cluster's state: when a micro-batch is written and undecided."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S: Final = 0.003
 _LOOK_EARLY_EVERY_S: Final = 0.05
-"""While the batch is not due yet: Spark has better use for the processor."""
+"""Polling interval while the batch is not due yet: Spark needs the processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class DriverKill:
-    """The moment of the kill, as the sink's ledger had it."""
+    """The moment of the kill, according to the sink's ledger."""
 
     batch: int
-    """The micro-batch that was on its way."""
+    """The micro-batch in progress."""
     prepared: int
-    """Its transactions that were written and waited for the driver's word."""
+    """Its transactions that were prepared and waited for the driver's decision."""
     open: int
     """Its transactions that were being written."""
     at: float
@@ -35,10 +35,10 @@ class DriverKill:
 
 
 def kill_mid_batch(admin: Admin, driver: DriverProcess, sink: str, after_batch: int, silence_s: float) -> DriverKill:
-    """kill -9 while a batch behind ``after_batch`` has a prepared transaction and no decision.
+    """Kill -9 the driver while a batch after ``after_batch`` has a prepared transaction and no decision.
 
-    First freezes the driver with its JVM and workers, and checks again. If a decision came in between, the driver goes
-    on, and this waits for the next batch. Raises :class:`WatchFailed`, also if no batch is decided for ``silence_s``.
+    First freeze the driver with its JVM and workers, and check again. If a decision came in between, let the driver
+    continue, and wait for the next batch. Raises :class:`WatchFailed`, also if no batch is decided for ``silence_s``.
     """
     latest, heard = -1, time.monotonic()
     while time.monotonic() < heard + silence_s:
@@ -68,7 +68,7 @@ def kill_mid_batch(admin: Admin, driver: DriverProcess, sink: str, after_batch: 
 
 
 def describe(admin: Admin, sink: str) -> SinkDescription | None:
-    """The sink's ledger; ``None`` before its first batch."""
+    """Return the sink's ledger; ``None`` before its first batch."""
     try:
         return admin.describe_sinks([sink])[sink]
     except TransactionalIdNotFoundError:
@@ -76,7 +76,7 @@ def describe(admin: Admin, sink: str) -> SinkDescription | None:
 
 
 def last_batch(found: SinkDescription | None) -> int:
-    """The last that is decided, -1 for none."""
+    """Return the last decided batch, -1 for none."""
     return -1 if found is None or found.last is None else found.last.batch
 
 

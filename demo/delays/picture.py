@@ -15,7 +15,7 @@ WIDTH: Final = 1600
 HEIGHT: Final = 1160
 CARRIERS_SHOWN: Final = 5
 NEW_YORK: Final = timedelta(hours=-5)
-"""Standard time: where a day of the year begins."""
+"""Standard time, in which the days of the year begin."""
 _BLUE: Final[Color] = (0, 90, 158)
 _PALE: Final[Color] = (178, 206, 226)
 _RED: Final[Color] = (200, 30, 30)
@@ -41,7 +41,7 @@ class Mean(NamedTuple):
 
 
 def means(rows: Iterable[tuple[Any, Mapping[str, Any]]]) -> dict[Any, Mean]:
-    """Mean delays by whatever stands with a row; none where no flight left."""
+    """Return mean delays by the key of each row; none if no flight left."""
     found: dict[Any, Mean] = defaultdict(Mean)
     for key, row in rows:
         found[key] = found[key].with_row(row)
@@ -126,7 +126,7 @@ def _draw_day(canvas: Canvas, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _enough(mean: Mean) -> bool:
-    """A mean of a few flights tells nothing."""
+    """Return whether there are enough flights: a mean over a few means nothing."""
     return mean.departed >= 30
 
 
@@ -143,7 +143,7 @@ def _month(moment: datetime) -> datetime:
 
 
 def _months(first: datetime, last: datetime) -> list[datetime]:
-    """The beginnings of months from one to the other."""
+    """Return the first days of months between the two times."""
     found = [_month(first)]
     while found[-1] < last:
         found.append(_month(found[-1] + timedelta(days=32)))

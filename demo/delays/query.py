@@ -1,9 +1,9 @@
 """The demo's computation with Spark: delays by carrier and hour, with the airline's name and the weather.
 
 One definition serves both sides. The stream reads flights from the log, and emits a row when its hour is over (append
-mode: a row never changes, so that one row more or less is a fault of the way, not of the computation). The batch query
-reads the same flights from the source's file. Sums are of whole minutes, and weather has only extremes: nothing depends
-on the order of the flights.
+mode: a row never changes, so an extra or missing row is a fault of the transport, not of the computation). The batch
+query reads the same flights from the source's file. Sums are of whole minutes, and weather has only extremes: nothing
+depends on the order of the flights.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WATERMARK_DAYS: Final = 30
-"""How late a flight may be. Partitions are filled by the hash of carrier and number, and read in step by their lengths:
-as timetables change with the seasons, one is up to 14 days ahead of another."""
+"""How late a flight may be. Partitions are filled by the hash of carrier and number, and read in proportion to their
+lengths: as timetables change with the seasons, one is up to 14 days ahead of another."""
 FLIGHT_SCHEMA: Final = "time_hour timestamp, hour int, carrier string, origin string, dep_delay int"
-"""Of a flight's fields, what is used: hour of the scheduled departure (UTC, and of the day in New York), carrier,
-airport, delay in minutes (null: the flight was cancelled)."""
+"""The flight fields in use: hour of the scheduled departure (UTC, and of the day in New York), carrier, airport, delay
+in minutes (null: the flight was cancelled)."""
 TIME_FORMAT: Final = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 FIELDS: Final = (
     "hour", "carrier", "airline", "local_hour", "flights", "cancelled", "delay_minutes", "delay_mean", "delay_max",
     "wind_max_mph", "precipitation_max_in", "visibility_min_mi",
 )  # fmt: skip
-"""Of a row of the result, as JSON in the record's value."""
+"""The fields of a result row, as JSON in the record's value."""
 
 
 def flights_in_log(records: DataFrame) -> DataFrame:
-    """Flights out of the records of the topic; ``records`` has the source's columns."""
+    """Return flights from the topic's records; ``records`` has the source's columns."""
     from pyspark.sql import functions as f
 
     made = records.select(f.from_json(f.col("value").cast("string"), FLIGHT_SCHEMA).alias("flight"))
@@ -36,17 +36,17 @@ def flights_in_log(records: DataFrame) -> DataFrame:
 
 
 def flights_in_file(spark: SparkSession, path: str) -> DataFrame:
-    """Flights out of the source's flights.csv."""
+    """Return flights from the source's flights.csv."""
     return _csv(spark, path, FLIGHT_SCHEMA)
 
 
 def airlines(spark: SparkSession, path: str) -> DataFrame:
-    """Names by carrier, out of the source's airlines.csv."""
+    """Return names by carrier, from the source's airlines.csv."""
     return _csv(spark, path, "carrier string, name string")
 
 
 def weather(spark: SparkSession, path: str) -> DataFrame:
-    """One row for each airport and hour, out of the source's weather.csv: wind in mph, precipitation in inches,
+    """Return one row for each airport and hour, from the source's weather.csv: wind in mph, precipitation in inches,
     visibility in miles."""
     return _csv(
         spark, path, "origin string, time_hour timestamp, wind_speed double, precip double, visib double"
@@ -56,8 +56,8 @@ def weather(spark: SparkSession, path: str) -> DataFrame:
 def delays(flights: DataFrame, weather: DataFrame, airlines: DataFrame) -> DataFrame:
     """Return columns ``key`` and ``value``, both strings: carrier and hour, and :data:`FIELDS` as JSON.
 
-    The joins are left joins: a stream's last record has no carrier, it only moves the watermark (an inner join would
-    let Spark filter it away before the watermark sees it).
+    The joins are left joins: a stream's last record has no carrier and only moves the watermark (with an inner join,
+    Spark would filter it out before the watermark sees it).
     """
     from pyspark.sql import functions as f
 
@@ -85,7 +85,7 @@ def delays(flights: DataFrame, weather: DataFrame, airlines: DataFrame) -> DataF
 
 
 def _csv(spark: SparkSession, path: str, schema: str) -> DataFrame:
-    """The named columns of a file with a header, in whatever order it has them; NA is null."""
+    """Read the named columns of a file with a header, in any order; NA is null."""
     from pyspark.sql import functions as f
 
     found = spark.read.csv(path, header=True, nullValue="NA")

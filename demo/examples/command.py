@@ -1,4 +1,4 @@
-"""``./dev example NAME``: an example under kill -9, shown, and answered with its exit code."""
+"""``./dev example NAME``: runs an example under kill -9, shows it, and returns the verdict as exit code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ keep_option = click.option("--keep", is_flag=True, help="Keep data and logs even
 @click.group()
 def example() -> None:
     """The programs of examples/, each on a cluster of its own, while processes are killed with kill -9."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended on the way out
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything that was started
     try:
         find_files()
     except FlightsMissing as missing:
@@ -104,7 +104,7 @@ def _seed(given: int | None, say: Callable[[str], None]) -> int:
 
 @contextmanager
 def _run_directory(keep: bool) -> Iterator[tuple[Path, Callable[[str], None], list[bool]]]:
-    """A directory to work in, which stays if what was done did not succeed; and how to say something."""
+    """Yield a working directory, which stays after a failure, and an output function."""
     place = Path(tempfile.mkdtemp(prefix="tidelog-example-"))
     done: list[bool] = []
     started = time.monotonic()

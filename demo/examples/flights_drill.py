@@ -1,9 +1,8 @@
-"""The flights through consume-transform-produce while workers and nodes are killed: is each one there once?
+"""The flights through consume-transform-produce while workers and nodes are killed: is each one there exactly once?
 
-Runs ``examples/flight_delays.py`` on three nodes of its own: one process loads, several work. All the while workers
-are killed with kill -9 at random and started again; the node that coordinates a worker's transactions is killed in
-the same way, then the one that leads most of the output. The example's own ``check`` judges the result, in a process
-that has seen nothing of all this.
+Runs ``examples/flight_delays.py`` on its own three nodes: one process loads, several work. Throughout, random workers
+get kill -9 and are restarted; so does the node that coordinates a worker's transactions, then the one that leads most
+of the output. The example's own ``check`` judges the result, in a process that has seen none of this.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ WORKERS: Final = ("a", "b", "c")
 NODE_KILLS_AT: Final = (0.2, 0.5)
 WORKER_KILLS_UNTIL: Final = 0.9
 WORKER_KILLS_S: Final = 30.0
-"""Workers are killed for at most this long, and until this share is done."""
+"""Workers are killed for at most this long, and at most until this share is done."""
 BETWEEN_KILLS_S: Final = (1.0, 3.0)
 TIMEOUT_S: Final = 240.0
 START_TIMEOUT_S: Final = 30.0
@@ -54,19 +53,19 @@ Committed = Mapping[TopicPartition, int]
 
 @dataclass(slots=True)
 class Kill:
-    """One kill -9 of a worker or a node, and when the affected workers went on."""
+    """One kill -9 of a worker or a node, and when the affected workers continued."""
 
     what: str
     at_share: float
     """Share of the flights done by then."""
     waiting: list[frozenset[TopicPartition]]
-    """Input partitions of each worker that has not committed a transaction since."""
+    """Input partitions of each worker that has not committed a transaction since the kill."""
     killed: float
     begun: Callable[[], bool]
-    """Whether commits from here on are the work of successors: the worker's new start, the partitions' new leaders."""
+    """Whether commits from here on come from successors: the restarted worker, the partitions' new leaders."""
     base: dict[TopicPartition, int] = field(default_factory=dict)
     went_on_s: float | None = None
-    """Time until each of those workers had committed again; ``None`` if it was killed again before, or nothing was left
+    """Time until each of those workers had committed again; ``None`` if it was killed again first, or had nothing left
     to do."""
 
     def observe(self, committed: Committed, ends: Committed, now: float) -> None:
@@ -89,10 +88,10 @@ class DrillResult:
     rows: int
     kills: list[Kill]
     commits: int
-    """Transactions committed and aborted, by the coordinators' log."""
+    """Committed and aborted transactions, from the coordinators' log."""
     aborts: int
     unseen: int
-    """Records of aborted transactions: in the log, invisible to readers of committed records."""
+    """Records of aborted transactions: in the log, invisible to read_committed readers."""
     work_s: float
     """Time from the workers' first start until the last flight was committed."""
     total_s: float
@@ -131,7 +130,7 @@ class FlightsDrill:
         self._node_back: int | None = None
 
     def run(self) -> DrillResult:
-        """Do it all. Raises :class:`WatchFailed` if an expected event does not happen; leaves no process behind."""
+        """Do everything. Raises :class:`WatchFailed` if an expected event does not happen; leaves no process behind."""
         from tidelog import Admin
 
         started = time.monotonic()
@@ -211,7 +210,7 @@ class FlightsDrill:
             )
 
     def _done(self, admin: Admin, loader: ExampleProcess) -> bool:
-        """Check the group's progress; returns whether it has everything."""
+        """Check the group's progress; return whether it has everything."""
         from tidelog import OffsetSpec
 
         if loader.code() is not None and not self._ends:
@@ -234,7 +233,7 @@ class FlightsDrill:
         if not self._next_worker_kill:
             self._next_worker_kill = now
         recovering = sum(bool(kill.waiting) for kill in self._kills if kill.what.startswith("worker"))
-        if now < self._next_worker_kill or recovering > 1:  # a slow machine would never get to its work
+        if now < self._next_worker_kill or recovering > 1:  # a slow machine would never get any work done
             return
         self._next_worker_kill = now + self._rng.uniform(*BETWEEN_KILLS_S)
         name = self._rng.choice(sorted(workers))
@@ -269,7 +268,7 @@ class FlightsDrill:
         self._say(f"{what}: kill -9, {share:.0%} of the flights done")
 
     def _bring_back(self, cluster: LocalCluster, admin: Admin) -> None:
-        """Start the dead node once the others have gone on without it; the next kill waits until it is in sync."""
+        """Start the dead node once the others have continued without it; the next kill waits until it is in sync."""
         if (down := self._node_down) is not None:
             kill = next(kill for kill in reversed(self._kills) if kill.what.startswith("node"))
             if not kill.waiting:
@@ -283,12 +282,12 @@ class FlightsDrill:
 
 
 def leads(admin: Admin, node_id: int) -> bool:
-    """Whether the cluster still counts this node as a leader, because it has not noticed its death yet."""
+    """Return whether the cluster still lists this node as a leader, because it has not noticed its death yet."""
     return any(partition.leader == node_id for topic in TOPICS for partition in topic_state(admin, topic).values())
 
 
 def partitions_of(admin: Admin) -> dict[str, frozenset[TopicPartition]]:
-    """The input partitions of each worker now."""
+    """Return each worker's current input partitions."""
     from tidelog.client.errors import GroupIdNotFoundError
 
     try:
@@ -299,7 +298,7 @@ def partitions_of(admin: Admin) -> dict[str, frozenset[TopicPartition]]:
 
 
 def count_transactions(bootstrap: str) -> tuple[int, int]:
-    """Committed and aborted ones, by the coordinators' own log."""
+    """Return the numbers of committed and aborted transactions, from the coordinators' own log."""
     ended = [0, 0]
     for key, value in _read(bootstrap, TRANSACTIONS_TOPIC, "read_uncommitted"):
         if key is None or value is None or not isinstance(decode_transaction_key(key), TransactionLogKey):
@@ -315,7 +314,7 @@ def count_records(bootstrap: str, isolation_level: str) -> int:
 
 
 def _read(bootstrap: str, topic: str, isolation_level: str) -> Iterable[tuple[bytes | None, bytes | None]]:
-    """Key and value of all records of a topic."""
+    """Return key and value of all records of a topic."""
     from tidelog import Consumer
 
     with Consumer(bootstrap, isolation_level=isolation_level) as consumer:

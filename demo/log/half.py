@@ -1,9 +1,9 @@
 """The demo's first half: real flights through three real nodes while two nodes die.
 
-Steps, in order: create the topic, send at a pace; kill -9 the node that leads most partitions while
-rows are on their way, start it again, wait until every replica is in sync; kill -9 the active controller in
-the same way; send the rest; read everything back; judge; read it again through a group of three processes, of
-which one is killed half-way; judge that; send once more without a pace.
+Steps, in order: create the topic, send at a pace; kill -9 the node that leads most partitions while rows are in flight,
+restart it, wait until every replica is in sync; kill -9 the active controller in the same way; send the rest; read
+everything back; judge; read it again through a group of three processes, one of which is killed halfway; judge that;
+send once more without a pace.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Kill:
     node_id: int
     at_row: int
     pending: int
-    """Rows sent and not yet acknowledged at that moment."""
+    """Unacknowledged rows at that moment."""
     pending_there: int
-    """Those that went to partitions that the dead node led."""
+    """Those in partitions that the dead node led."""
     partitions_led: int
     first_acknowledged_s: float | None
-    """Until a row sent after the kill was acknowledged in one of the partitions it had led."""
+    """Until a row sent after the kill was acknowledged in one of the partitions that it had led."""
     last_acknowledged_s: float | None
-    """Until such a row was acknowledged in each of them."""
+    """Until such a row was acknowledged in all of them."""
     controller_s: float | None
-    """Until the next change of metadata was committed, where the node was the active controller."""
+    """Until the next metadata change was committed, if the node was the active controller."""
     whole_s: float
-    """From its new start until every replica was in sync again."""
+    """From its restart until every replica was in sync again."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class LogHalf:
         self._stop = threading.Event()
 
     def run(self, admin: Admin) -> LogResult:
-        """Do it all. Raises :class:`WatchFailed`, or errors of the SDK or the machine."""
+        """Do everything. Raises :class:`WatchFailed`, or errors of the SDK or the machine."""
         from tidelog import NewTopic, Producer
 
         started = time.monotonic()
@@ -175,13 +175,13 @@ class LogHalf:
             raise WatchFailed(f"expected two kills while rows were sent, found {len(self._kills)}")
 
     def _flights(self) -> Iterator[Flight]:
-        """The source; remembered for the pass without a pace, which should not wait for a parser."""
+        """Yield the source; remember it for the pass without a pace, which should not wait for a parser."""
         for flight in islice(read_flights(), self._rows):
             self._rows_read.append((flight.value, flight.key))
             yield flight
 
     def _direct(self, cluster: LocalCluster, admin: Admin, pace: Pace) -> None:
-        """The director's thread: both kills, each when its time has come."""
+        """Run both kills, each at its time, in the director's thread."""
         try:
             self._wait_sent(FIRST_KILL_AT)
             node_id, led = leads_most(topic_state(admin))
@@ -203,7 +203,7 @@ class LogHalf:
         pending = account.pending.copy()
         killed = time.monotonic()
         cluster.kill(node_id)
-        account.failover = watch = Failover(account.sent, led, killed)  # a row sent before may have had its answer
+        account.failover = watch = Failover(account.sent, led, killed)  # a row sent earlier may have been answered
         if not pending:
             raise WatchFailed("expected rows sent and not yet acknowledged at the kill, found none")
         self._say(f"node {node_id} {what}: kill -9 at row {watch.row_from:,}, {len(pending):,} rows on their way")
@@ -288,7 +288,7 @@ class LogHalf:
 
 @contextmanager
 def three_nodes(directory: Path, say: Callable[[str], None]) -> Iterator[tuple[LocalCluster, Admin]]:
-    """A cluster that serves; its nodes are stopped in any case, their directory stays."""
+    """Yield a serving cluster; always stop its nodes, but keep their directory."""
     from tidelog import Admin
 
     started = time.monotonic()
@@ -304,7 +304,7 @@ def three_nodes(directory: Path, say: Callable[[str], None]) -> Iterator[tuple[L
 
 
 def load_flights(cluster: LocalCluster, admin: Admin, rows: int, say: Callable[[str], None]) -> None:
-    """Fill the topic in one go, for a second half without a first. Raises the error of a row that failed."""
+    """Fill the topic in one pass, for a second half without a first. Raises the error of a failed row."""
     from tidelog import NewTopic, Producer
 
     started = time.monotonic()
@@ -325,7 +325,7 @@ def load_flights(cluster: LocalCluster, admin: Admin, rows: int, say: Callable[[
 
 
 def topic_state(admin: Admin, topic: str = TOPIC) -> dict[int, PartitionState]:
-    """Leaders and ISRs as the cluster tells them now; empty if the broker that was asked has not heard of it yet."""
+    """Return the cluster's current leaders and ISRs; empty if the asked broker does not know the topic yet."""
     from tidelog.client.errors import UnknownTopicOrPartitionError
 
     try:

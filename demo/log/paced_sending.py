@@ -1,4 +1,4 @@
-"""Sends rows at a pace and keeps account of the acknowledged ones, while other code harms the nodes."""
+"""Sends rows at a pace and records acknowledgements, while other code kills nodes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 SLICE_S: Final = 0.01
 PROGRESS_ROWS: Final = 1_000
 TRICKLE_PER_S: Final = 400.0
-"""Rows a second during a recovery, so that some are always on their way."""
+"""Rows per second during a recovery, so that some are always in flight."""
 
 
 class Sender(Protocol):
-    """The producer, as far as it is used here."""
+    """The part of the producer that is used here."""
 
     def send(
         self,
@@ -35,7 +35,7 @@ class Sender(Protocol):
 
 
 class Failover:
-    """Watches for the first acknowledgement, in each of some partitions, of a row sent after a moment."""
+    """Watches for the first acknowledgement, in each given partition, of a row sent after a given moment."""
 
     def __init__(self, row_from: int, partitions: frozenset[int], started: float) -> None:
         self.row_from = row_from
@@ -55,8 +55,8 @@ class Failover:
 
 @dataclass(slots=True)
 class Account:
-    """Which rows were sent, which are acknowledged and where. Written by the sending thread and by the
-    producer's, each its own fields; read by anybody."""
+    """Which rows were sent, which were acknowledged and where. The sending thread and the producer's write their own
+    fields; anybody may read."""
 
     sent: int = 0
     acknowledged: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Account:
     failover: Failover | None = None
 
     def settled(self, row: int, metadata: Any, error: BaseException | None) -> None:
-        """The producer's word on one row."""
+        """Record the producer's outcome for one row."""
         if error is not None:
             self.failed.append((row, error))
         else:
@@ -80,7 +80,7 @@ class Account:
 
 
 class Pace:
-    """How many rows may have been sent by now: a rate per second, held back at marks until released."""
+    """How many rows may have been sent by now: a rate per second, limited at marks until released."""
 
     def __init__(self, rows: int, seconds: float, started: float) -> None:
         self.rows = rows
@@ -91,12 +91,12 @@ class Pace:
         self._lock = threading.Lock()
 
     def hold_at(self, share: float) -> None:
-        """Go no faster than a trickle beyond this share of the rows, until :meth:`hold_at` says otherwise."""
+        """Slow down to a trickle beyond this share of the rows, until the next :meth:`hold_at`."""
         with self._lock:
             self._hold = round(self.rows * share)
 
     def allowed(self, now: float) -> int:
-        """Rows that may have been sent at ``now``; never falls."""
+        """Return the rows that may have been sent at ``now``; never decreases."""
         with self._lock:
             passed, self._at = now - self._at, now
             if self._allowed < self._hold:
@@ -116,7 +116,7 @@ def send_paced(
     stopped: Callable[[], bool],
     progress: Callable[[int], None],
 ) -> None:
-    """Send every flight; returns when all are sent or ``stopped`` says so. The row stands in the header ``row``."""
+    """Send every flight; return when all are sent or ``stopped`` says so. The header ``row`` has the row."""
     settled = account.settled
     for flight in flights:
         while flight.row >= pace.allowed(time.monotonic()):

@@ -1,7 +1,7 @@
-"""Judges a finished run in which every source row was sent once: was any lost, doubled, moved, changed?
+"""Judges a finished run that sent every source row once: was any lost, duplicated, reordered or changed?
 
-Pure: the sent rows, the acknowledgements and the log's records go in, the verdict comes out.
-The anomalies are those of Jepsen's Kafka workload that a run of single sends can show.
+Pure: it takes the sent rows, the acknowledgements and the log's records, and returns the verdict. The anomalies are
+those of Jepsen's Kafka workload that a run of single sends can show.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Source:
 
 
 class LogRecord(NamedTuple):
-    """A record as it was read back. ``row`` is -1 where the header that names it is missing or wrong."""
+    """A record as it was read back. ``row`` is -1 if its header is missing or wrong."""
 
     partition: int
     offset: int
@@ -42,29 +42,29 @@ class Verdict:
     acknowledged: int
     read: int
     lost: int
-    """Acknowledged rows that are nowhere in the log."""
+    """Acknowledged rows that are not in the log."""
     duplicated: int
-    """Rows that stand at more than one offset."""
+    """Rows at more than one offset."""
     out_of_order: int
-    """Records that stand behind a later row of the same key."""
+    """Records after a later row of the same key."""
     misplaced: int
-    """Rows whose acknowledgement named another place than where they are."""
+    """Rows whose acknowledgement gave a wrong position."""
     changed: int
-    """Records whose key or content is not the source's."""
+    """Records whose key or content differs from the source's."""
     foreign: int
-    """Records that no source row accounts for."""
+    """Records without a source row."""
     split_keys: int
-    """Keys whose rows stand in more than one partition."""
+    """Keys with rows in more than one partition."""
     unread: int
-    """Offsets below the end of a partition that were not read."""
+    """Unread offsets below the end of a partition."""
     source_digest: str
     log_digest: str
     examples: tuple[str, ...] = field(default=())
-    """Some of what went wrong, in words."""
+    """Some of the faults, in words."""
 
     @property
     def complete(self) -> bool:
-        """Whether every row that was sent was also acknowledged."""
+        """Whether every sent row was acknowledged."""
         return self.acknowledged == self.sent
 
     @property
@@ -83,9 +83,8 @@ def judge(
     log: Sequence[LogRecord],
     ends: Mapping[int, tuple[int, int]],
 ) -> Verdict:
-    """Judge a run. Rows 0 to ``sent`` - 1 were sent; ``acknowledged`` gives the partition and offset told for
-    a row; ``log`` is in any order; ``ends`` gives each partition's first offset and the one after
-    its last."""
+    """Judge a run. Rows 0 to ``sent`` - 1 were sent; ``acknowledged`` has each row's acknowledged partition and offset;
+    ``log`` is in any order; ``ends`` has each partition's first offset and the one after its last."""
     examples: list[str] = []
 
     def note(kind: str, text: str) -> None:
