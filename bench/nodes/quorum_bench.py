@@ -79,7 +79,7 @@ class _Controller:
         self._first_commit = 0.0
 
     def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
-        """Looked up when needed."""
+        """Do nothing: the leader is looked up when needed."""
 
     async def run(self) -> None:
         service = Service({}, {StreamKind.RAFT: self.quorum.raft_session})

@@ -117,7 +117,7 @@ _RENAMED: Final = {
     "AsyncIterator": "Iterator",
 }
 _NEVER: Final = frozenset({"start"})
-"""Return whether the call is a start: a blocking client has started once it is created."""
+"""Methods that are never generated: a blocking client has started once it is created."""
 
 Method = ast.FunctionDef | ast.AsyncFunctionDef
 
