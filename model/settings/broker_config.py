@@ -103,8 +103,8 @@ class NodeConfig(
     )
     listener_security_protocol_map: tuple[tuple[str, SecurityProtocol], ...] = structured(
         (),
-        "NAME:PROTOCOL,…: PLAINTEXT, the default, or SSL (TLS); for clients also SASL_SSL or SASL_PLAINTEXT (a login). "
-        "Also of listeners that only other nodes have.",
+        "NAME:PROTOCOL,…: PLAINTEXT, the default, or SSL (TLS); for clients also SASL_SSL or SASL_PLAINTEXT (a "
+        "login). Also for listeners that only other nodes have.",
         read=parse_protocol_map,
         write=format_protocol_map,
     )
@@ -113,7 +113,7 @@ class NodeConfig(
     )
     replication_listener_names: tuple[str, ...] = listing(
         (),
-        "More listeners on which brokers may replicate from this one, while they move from one listener to another; "
+        "Additional listeners on which brokers may replicate from this one, during a move between listeners; "
         "inter.broker.listener.name is always one.",
     )
     controller_listener_names: tuple[str, ...] = listing(
@@ -136,7 +136,7 @@ class NodeConfig(
     )
     ssl_files_check_interval_ms: int = long(
         10_000,
-        "Time between two looks at the files of keys and certificates; a changed file holds for new connections.",
+        "Time between checks of the key and certificate files; a changed file applies to new connections.",
         at_least=1,
     )
     broker_rack: str | None = text(None, "This broker's rack; the controller spreads replicas over racks.")

@@ -18,7 +18,7 @@ class GroupConfig:
         None, "How long a silent member of the consumer protocol keeps its partitions.", at_least=1
     )
     consumer_heartbeat_interval_ms: int | None = integer(
-        None, "How often members of the consumer protocol are told to send heartbeats.", at_least=1
+        None, "Time between heartbeats of members of the consumer protocol.", at_least=1
     )
 
 

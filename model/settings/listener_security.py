@@ -87,7 +87,7 @@ class ListenerSecurity:
     ssl_principal_mapping_rules: str = text(
         "DEFAULT",
         "How a certificate's subject becomes a principal's name: RULE:pattern/replacement/[LU],… and DEFAULT, the "
-        "subject itself; the first that matches counts.",
+        "subject itself; the first match applies.",
     )
     ssl_endpoint_identification_algorithm: str = text(
         "https", "A node checks that another node's certificate names the host that it connects to.", choices=("https",)
@@ -101,7 +101,7 @@ class ListenerSecurity:
 
     sasl_enabled_mechanisms: tuple[str, ...] = listing(
         (SCRAM_SHA_256, SCRAM_SHA_512),
-        "How clients may log in at listeners of SASL_SSL and SASL_PLAINTEXT.",
+        "How clients may log in at SASL_SSL and SASL_PLAINTEXT listeners.",
         choices=MECHANISMS,
     )
     sasl_server_max_receive_size: int = integer(
@@ -115,19 +115,19 @@ class ListenerSecurity:
 
     sasl_oauthbearer_jwks_endpoint_url: str | None = text(
         None,
-        "Where the issuer of OAUTHBEARER's tokens has its keys: https://…, http:// on this machine, or file:///….",
+        "The address of the keys of the OAUTHBEARER token issuer: https://…, http:// on this machine, or file:///….",
     )
     sasl_oauthbearer_jwks_endpoint_refresh_ms: int = long(
-        60 * 60 * 1000, "After this time the issuer's keys are read again.", at_least=1_000
+        60 * 60 * 1000, "Time after which the issuer's keys are read again.", at_least=1_000
     )
-    sasl_oauthbearer_expected_issuer: str | None = text(None, "The issuer that tokens must name (iss).")
+    sasl_oauthbearer_expected_issuer: str | None = text(None, "The issuer that a token must name (iss).")
     sasl_oauthbearer_expected_audience: tuple[str, ...] = listing(
         (), "The audiences (aud); a token must name one of them."
     )
     sasl_oauthbearer_clock_skew_seconds: int = integer(
         30, "How far the clocks of node and issuer may differ.", at_least=0
     )
-    sasl_oauthbearer_sub_claim_name: str = text("sub", "The claim of a token that has the user's name.")
+    sasl_oauthbearer_sub_claim_name: str = text("sub", "The claim of a token that holds the user's name.")
 
     DEFINITION: ClassVar[ConfigDef]
 

@@ -81,25 +81,25 @@ class TopicConfig:
         write=ThrottledReplicas.format,
     )
     link_name: str = text(
-        "", "The link that fills this topic from another cluster; until its promotion nobody else may write."
+        "", "The link that copies this topic from another cluster; until its promotion nobody else may write."
     )
     link_source: tuple[str, ...] = listing((), "Where the link's records come from: cluster ids, the nearest first.")
     link_state: str = text(
         LINK_ACTIVE,
-        "Whether leaders take the link's records (active) or nobody's, while it is being promoted (stopped).",
+        "Whether leaders accept the link's records (active) or nobody's, during the promotion (stopped).",
         choices=(LINK_ACTIVE, LINK_STOPPED),
     )
     max_compaction_lag_ms: int = long(LONG_MAX, "Longest time for which a record may stay uncompacted.", at_least=1)
     max_message_bytes: int = integer(MAX_MESSAGE_BYTES_DEFAULT, "Largest record batch, after compression.", at_least=0)
     message_timestamp_after_max_ms: int = long(
-        3_600_000, "How far a record's timestamp may lie after the broker's clock (KIP-937).", at_least=0
+        3_600_000, "How far a record's timestamp may be ahead of the broker's clock (KIP-937).", at_least=0
     )
     message_timestamp_before_max_ms: int = long(
-        LONG_MAX, "How far a record's timestamp may lie before the broker's clock (KIP-937).", at_least=0
+        LONG_MAX, "How far a record's timestamp may be behind the broker's clock (KIP-937).", at_least=0
     )
     message_timestamp_type: str = text(
         CREATE_TIME,
-        "Whether a record carries its producer's or the broker's time.",
+        "Whether a record has its producer's or the broker's time.",
         choices=(CREATE_TIME, LOG_APPEND_TIME),
     )
     min_cleanable_dirty_ratio: float = double(
@@ -110,14 +110,16 @@ class TopicConfig:
         1, "Fewest in-sync replicas for acks=all to succeed and the high watermark to advance (KIP-966).", at_least=1
     )
     preallocate: bool = boolean(False, "Whether to create a segment's file at its full size.")
-    retention_bytes: int = long(-1, "Size of a partition above which old segments go; -1 is no limit.", at_least=-1)
-    retention_ms: int = long(7 * DAY_MS, "Age at which a segment goes; -1 is no limit.", at_least=-1)
+    retention_bytes: int = long(
+        -1, "Size of a partition above which old segments are deleted; -1 is no limit.", at_least=-1
+    )
+    retention_ms: int = long(7 * DAY_MS, "Age at which a segment is deleted; -1 is no limit.", at_least=-1)
     segment_bytes: int = integer(2**30, "Largest size of one segment's log file.", at_least=SEGMENT_BYTES_MIN)
     segment_index_bytes: int = integer(10 * 2**20, "Largest size of one segment's offset index.", at_least=4)
     segment_jitter_ms: int = long(
-        0, "Largest random cut from segment.ms, so that segments do not all roll at once.", at_least=0
+        0, "Largest random reduction of segment.ms, so that segments do not all roll together.", at_least=0
     )
-    segment_ms: int = long(7 * DAY_MS, "Longest time for which a segment takes writes.", at_least=1)
+    segment_ms: int = long(7 * DAY_MS, "Longest time for which a segment accepts writes.", at_least=1)
     unclean_leader_election_enable: bool = boolean(
         False, "Whether a replica that lacks committed records may become leader if no other is available."
     )

@@ -35,33 +35,33 @@ class AuditSettings:
         choices=AUDIT_KINDS,
     )
     audit_log_file_bytes: int = integer(
-        16 * 2**20, "Size at which the audit log's file is renamed and a new one begins.", at_least=1024
+        16 * 2**20, "Size at which the audit log's file is renamed and a new one started.", at_least=1024
     )
     audit_log_files: int = integer(
         10, "Most files of the audit log; beyond that, the oldest one is deleted.", at_least=1, at_most=1000
     )
     audit_events_max: int = integer(
         1_000,
-        "Most events of each kind that the audit log takes a second, equal ones counted once; it drops and counts "
-        "the others.",
+        "Most events of each kind per second in the audit log, equal ones counted once; further ones are dropped and "
+        "counted.",
         at_least=1,
     )
     audit_on_full: str = text(
         DROP,
-        "If the audit log has no room for a change of the cluster: drop makes it all the same, drops the event and "
-        "counts it; refuse does not make it, and answers with a retriable error.",
+        "If the audit log has no room for a change of the cluster: drop makes the change anyway, and drops and counts "
+        "the event; refuse does not make the change, and answers with a retriable error.",
         choices=(DROP, REFUSE),
     )
     audit_topic_enable: bool = boolean(
-        False, "Whether brokers also put the audit log into the topic __audit, which they make when it is needed."
+        False, "Whether brokers also write the audit log to the topic __audit, which they create when needed."
     )
     audit_topic_replication_factor: int = integer(
         3, "Replicas of __audit; it is created once there are this many brokers.", at_least=1, at_most=32767
     )
     audit_topic_queue_bytes: int = integer(
         4 * 2**20,
-        "Most bytes of the audit log that wait in a broker's memory for the leader of __audit; it drops and counts "
-        "the others.",
+        "Most bytes of the audit log that wait in a broker's memory for the leader of __audit; further ones are "
+        "dropped and counted.",
         at_least=64 * 2**10,
     )
 
@@ -104,7 +104,8 @@ class AccessSettings:
 
     authorizer_class_name: str | None = text(
         None,
-        "What decides who may do what, by access control lists. Without it everybody may do everything.",
+        "The authorizer, which decides by access control lists who may do what. Without it everybody may do "
+        "everything.",
         choices=(STANDARD_AUTHORIZER,),
     )
     super_users: tuple[str, ...] = structured(
@@ -114,11 +115,11 @@ class AccessSettings:
         write=format_super_users,
     )
     allow_everyone_if_no_acl_found: bool = boolean(
-        False, "Whether everybody may use a resource that no access control list is about."
+        False, "Whether everybody may use a resource that has no access control lists."
     )
     http_auth: str = text(
         NO_AUTH,
-        "How clients prove who they are at http.listener: a user's password (basic), a token of the issuer (bearer), a "
+        "How clients authenticate at http.listener: a user's password (basic), a token of the issuer (bearer), a "
         "certificate (mtls), or not at all. Metrics need DESCRIBE on the cluster; others get one word of /health and "
         "/ready.",
         choices=HTTP_AUTH,

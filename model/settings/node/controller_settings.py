@@ -19,22 +19,22 @@ class ControllerSettings:
     broker_session_timeout_ms: int = integer(
         700, "Time without a heartbeat after which a broker is fenced.", at_least=1
     )
-    initial_broker_registration_timeout_ms: int = integer(
-        60_000, "Time that a starting broker has to register.", at_least=1
-    )
+    initial_broker_registration_timeout_ms: int = integer(60_000, "Time for a starting broker to register.", at_least=1)
     controller_quorum_election_timeout_ms: int = integer(
-        650, "Shortest time without word from the leader after which a controller stands for election.", at_least=100
+        650,
+        "Shortest time without a message from the leader after which a controller stands for election.",
+        at_least=100,
     )
     controller_quorum_request_timeout_ms: int = integer(
         2_000, "Time that a controller has to answer a broker, before the broker asks the next one.", at_least=1
     )
     controller_quorum_retry_backoff_ms: int = integer(
-        20, "First pause after a broker found no active controller; it doubles up to 250.", at_least=1
+        20, "First pause after a broker finds no active controller; it doubles up to 250.", at_least=1
     )
     unclean_recovery_timeout_ms: int = long(
         300_000,
-        "If every replica that may hold everything stopped uncleanly: how long the controller waits for the logs of "
-        "all of them. After that, the best one present leads.",
+        "If every replica that may have all records stopped uncleanly: how long the controller waits for all their "
+        "logs. After that, the best one present leads.",
         at_least=0,
     )
     metadata_log_max_record_bytes_between_snapshots: int = long(

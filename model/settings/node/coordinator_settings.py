@@ -25,38 +25,38 @@ class GroupSettings:
         1_800_000, "Longest session timeout that a member may ask for.", at_least=1
     )
     group_initial_rebalance_delay_ms: int = integer(
-        3_000, "How long an empty group waits for more members once the first one has come.", at_least=0
+        3_000, "How long an empty group waits for more members after the first one has joined.", at_least=0
     )
     group_max_size: int = integer(10_000, "Most members in a group.", at_least=1)
     group_consumer_session_timeout_ms: int = integer(
         45_000, "How long a silent member of the consumer protocol keeps its partitions.", at_least=1
     )
     group_consumer_heartbeat_interval_ms: int = integer(
-        5_000, "How often members of the consumer protocol are told to send heartbeats.", at_least=1
+        5_000, "Time between heartbeats of members of the consumer protocol.", at_least=1
     )
     group_consumer_min_session_timeout_ms: int = integer(
-        45_000, "Shortest consumer.session.timeout.ms that a group may have for itself.", at_least=1
+        45_000, "Shortest consumer.session.timeout.ms that a group may set.", at_least=1
     )
     group_consumer_max_session_timeout_ms: int = integer(
-        60_000, "Longest consumer.session.timeout.ms that a group may have for itself.", at_least=1
+        60_000, "Longest consumer.session.timeout.ms that a group may set.", at_least=1
     )
     group_consumer_min_heartbeat_interval_ms: int = integer(
-        5_000, "Shortest consumer.heartbeat.interval.ms that a group may have for itself.", at_least=1
+        5_000, "Shortest consumer.heartbeat.interval.ms that a group may set.", at_least=1
     )
     group_consumer_max_heartbeat_interval_ms: int = integer(
-        15_000, "Longest consumer.heartbeat.interval.ms that a group may have for itself.", at_least=1
+        15_000, "Longest consumer.heartbeat.interval.ms that a group may set.", at_least=1
     )
     group_consumer_max_size: int = integer(10_000, "Most members in a group of the consumer protocol.", at_least=1)
     group_consumer_assignors: tuple[str, ...] = listing(
         ("uniform", "range"),
-        "Ways to divide partitions that members of the consumer protocol may ask for; the first is the default.",
+        "Assignors that members of the consumer protocol may request; the first is the default.",
         choices=("uniform", "range"),
     )
     group_coordinator_groups_max: int = integer(
         100_000, "Most groups in one partition of __consumer_offsets.", at_least=1
     )
     group_coordinator_members_max: int = integer(
-        100_000, "Most members, and ids given out to members, in one partition of __consumer_offsets.", at_least=1
+        100_000, "Most members, and ids issued to members, in one partition of __consumer_offsets.", at_least=1
     )
     group_coordinator_offsets_max: int = integer(
         1_000_000, "Most committed offsets in one partition of __consumer_offsets.", at_least=1
@@ -66,7 +66,7 @@ class GroupSettings:
     )
     offset_metadata_max_bytes: int = integer(4_096, "Most bytes of metadata with a committed offset.", at_least=0)
     offsets_commit_timeout_ms: int = integer(
-        5_000, "Time that a group's write has to reach the in-sync replicas.", at_least=1
+        5_000, "Time for a group's write to reach the in-sync replicas.", at_least=1
     )
     offsets_load_buffer_size: int = integer(
         5 * 2**20, "Bytes read at a time while a coordinator loads; a larger batch is read whole.", at_least=1
@@ -74,9 +74,7 @@ class GroupSettings:
     offsets_retention_minutes: int = integer(
         7 * 24 * 60, "How long a group keeps its offsets once it is empty, or has left their topic.", at_least=1
     )
-    offsets_retention_check_interval_ms: int = long(
-        600_000, "Time between two searches for expired offsets.", at_least=1
-    )
+    offsets_retention_check_interval_ms: int = long(600_000, "Time between checks for expired offsets.", at_least=1)
     offsets_topic_num_partitions: int = integer(
         50, "Partitions of __consumer_offsets; applies only when first use creates the topic.", at_least=1
     )
@@ -98,7 +96,7 @@ class TransactionSettings:
         900_000, "Longest transaction timeout that a producer may ask for.", at_least=1
     )
     transaction_two_phase_commit_enable: bool = boolean(
-        False, "Whether producers may prepare transactions, which then wait for an outside decision without a timeout."
+        False, "Whether producers may prepare transactions, which then wait for an external decision without a timeout."
     )
     transactional_id_expiration_ms: int = integer(
         7 * DAY_MS, "How long the coordinator remembers a transactional id without an open transaction.", at_least=1
@@ -107,11 +105,12 @@ class TransactionSettings:
         10_000, "Longest time between a transaction's timeout and its abort.", at_least=1
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = integer(
-        _HOUR_MS, "Time between two searches for expired transactional ids.", at_least=1
+        _HOUR_MS, "Time between checks for expired transactional ids.", at_least=1
     )
     transaction_partition_verification_enable: bool = boolean(
         True,
-        "Whether a leader, before it appends for a transaction of the first protocol, asks if its partition is in it.",
+        "Whether a leader checks that its partition is in a transaction of the first protocol before it appends for "
+        "it.",
     )
     transaction_state_log_num_partitions: int = integer(
         50, "Partitions of __transaction_state; applies only when first use creates the topic.", at_least=1
@@ -137,12 +136,12 @@ class TransactionSettings:
     transaction_partitions_max: int = integer(10_000, "Most partitions in one transaction.", at_least=1)
     transaction_coordinator_waiting_adds_max: int = integer(
         10_000,
-        "Most requests to add partitions that wait, in one partition of __transaction_state, for work under way in "
+        "Most requests to add partitions that wait, in one partition of __transaction_state, for work in progress in "
         "their transaction.",
         at_least=1,
     )
     transaction_coordinator_add_wait_max_ms: int = integer(
-        100, "How long a request to add partitions waits before its sender must ask again.", at_least=0
+        100, "How long a request to add partitions waits before its sender must retry.", at_least=0
     )
     transaction_coordinator_sinks_max: int = integer(
         10_000, "Most sink ledgers in one partition of __transaction_state; they never expire.", at_least=1
@@ -153,7 +152,7 @@ class TransactionSettings:
         "How long a sink's transaction may stay prepared; after that, its batch must be written again.",
         at_least=1,
     )
-    transaction_sink_transactions_max: int = integer(10_000, "Most unended transactions of one sink.", at_least=1)
+    transaction_sink_transactions_max: int = integer(10_000, "Most unfinished transactions of one sink.", at_least=1)
     transaction_sink_fenced_jobs_max: int = integer(
         1_000, "Most superseded jobs that a sink's undecided batch remembers; the latest stay.", at_least=1
     )

@@ -17,7 +17,7 @@ class DelegationTokenSettings:
 
     delegation_token_secret_key: Secret | None = password(  # noqa: RUF009 - a field, like the others
         None,
-        "The key that delegation tokens are signed with, the same on all nodes. Without it there are no such tokens.",
+        "The key that signs delegation tokens, the same on all nodes. Without it there are no such tokens.",
     )
     delegation_token_max_lifetime_ms: int = long(
         7 * 24 * _HOUR_MS, "Longest life of a delegation token, renewals included.", at_least=1
@@ -26,10 +26,11 @@ class DelegationTokenSettings:
         24 * _HOUR_MS, "Time after which a delegation token expires unless it is renewed.", at_least=1
     )
     delegation_token_expiry_check_interval_ms: int = long(
-        _HOUR_MS, "Time between two searches of the active controller for expired delegation tokens.", at_least=1
+        _HOUR_MS, "Time between the active controller's checks for expired delegation tokens.", at_least=1
     )
     delegation_token_max_per_owner: int = integer(
         1_000,
-        "Most delegation tokens of one owner, expired ones that nobody has removed yet included; of 10,000 in all.",
+        "Most delegation tokens of one owner, including expired ones that are not removed yet; the limit for all "
+        "owners is 10,000.",
         at_least=1,
     )

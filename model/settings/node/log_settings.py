@@ -53,7 +53,7 @@ class LogSettings:
         update=_CLUSTER_WIDE,
     )
     log_cleaner_backoff_ms: int = long(
-        15_000, "Time between two searches for logs to clean, while there are none.", at_least=1, update=_CLUSTER_WIDE
+        15_000, "Time between checks for logs to clean, while there are none.", at_least=1, update=_CLUSTER_WIDE
     )
     log_cleaner_dedupe_buffer_size: int = long(
         128 * 2**20,
@@ -67,13 +67,13 @@ class LogSettings:
     )
     log_cleaner_io_buffer_size: int = integer(
         512 * 1024,
-        "Bytes read at once by the cleaner; a larger batch is read whole.",
+        "Bytes that the cleaner reads at a time; a larger batch is read whole.",
         at_least=4096,
         update=_CLUSTER_WIDE,
     )
     log_cleaner_io_max_bytes_per_second: float = double(
         sys.float_info.max,
-        "Most bytes a second that cleaning reads and writes, on average.",
+        "Most bytes per second that cleaning reads and writes, on average.",
         at_least=1,
         update=_CLUSTER_WIDE,
     )
@@ -86,8 +86,8 @@ class LogSettings:
     )
     log_scrub_io_max_bytes_per_second: float = double(
         16 * 2**20,
-        "Most bytes a second that the scrub reads, on average; if that is too little, a pass takes longer. "
-        "A segment's copy without damage is written no faster either.",
+        "Most bytes per second that the scrub reads, on average; if that is too little, a pass takes longer. A "
+        "segment's copy without damage is written no faster either.",
         at_least=1,
         update=_CLUSTER_WIDE,
     )
@@ -108,7 +108,7 @@ class LogSettings:
         None, "Default of flush.ms; unset: log.flush.scheduler.interval.ms.", at_least=0, update=_CLUSTER_WIDE
     )
     log_flush_scheduler_interval_ms: int = long(
-        LONG_MAX, "Time between two searches for logs to fsync, but never more than 1000.", at_least=1
+        LONG_MAX, "Time between checks for logs to fsync, but never more than 1000.", at_least=1
     )
     log_flush_offset_checkpoint_interval_ms: int = integer(
         60_000, "Time between two checkpoints of recovery points and log start offsets.", at_least=1
@@ -135,9 +135,7 @@ class LogSettings:
         None, "Default of retention.ms, in minutes; unset: log.retention.hours.", at_least=-1
     )
     log_retention_hours: int = integer(168, "Default of retention.ms, in hours.", at_least=-1)
-    log_retention_check_interval_ms: int = long(
-        300_000, "Time between two searches for segments to delete.", at_least=1
-    )
+    log_retention_check_interval_ms: int = long(300_000, "Time between checks for segments to delete.", at_least=1)
     log_roll_ms: int | None = long(
         None, "Default of segment.ms; unset: log.roll.hours.", at_least=1, update=_CLUSTER_WIDE
     )

@@ -39,24 +39,24 @@ class ReplicationSettings:
     replica_fetch_wait_max_ms: int = integer(500, "Longest wait of a follower's fetch at the leader.", at_least=0)
     replica_fetch_idle_wait_max_ms: int = integer(
         2_000,
-        "Bound to which that wait grows while nothing comes; never beyond a quarter of replica.lag.time.max.ms. "
+        "Bound to which that wait grows while no records arrive; never beyond a quarter of replica.lag.time.max.ms. "
         "Kafka has no such setting.",
         at_least=0,
     )
     replica_fetch_min_bytes: int = integer(1, "Fewest bytes that end a follower's wait.", at_least=0)
     replica_fetch_backoff_ms: int = integer(1_000, "Wait after a partition's fetch failed.", at_least=0)
-    replica_socket_timeout_ms: int = integer(30_000, "Time that a leader has to answer a follower.", at_least=1)
+    replica_socket_timeout_ms: int = integer(30_000, "Time for a leader to answer a follower.", at_least=1)
     replication_transport: str = text(
         GRPC,
-        "What carries records from leaders to followers. tcp costs less processor time for many small requests; the "
-        "nodes still open each stream over gRPC, and stay with it wherever either end does not have tcp. Kafka has no "
+        "The transport of records from leaders to followers. tcp costs less processor time for many small requests; "
+        "the nodes still open each stream over gRPC, and stay with it if either end does not have tcp. Kafka has no "
         "such setting.",
         choices=(GRPC, TCP),
     )
     replication_transport_port: int = integer(
         0,
-        "Port for followers' connections with replication.transport=tcp, at the host of the listener among brokers; 0: "
-        "any that is free. Kafka has no such setting.",
+        "Port for followers' connections with replication.transport=tcp, at the host of the listener among brokers; "
+        "0: any free port. Kafka has no such setting.",
         at_least=0,
         at_most=65_535,
     )
@@ -77,20 +77,20 @@ class ReplicationSettings:
 
     leader_replication_throttled_rate: int = long(
         LONG_MAX,
-        "Bytes a second that this broker sends, as a leader, to throttled replicas that are not in sync (KIP-73).",
+        "Bytes per second that this broker sends, as a leader, to throttled replicas that are not in sync (KIP-73).",
         at_least=0,
         update=Update.PER_BROKER,
     )
     follower_replication_throttled_rate: int = long(
         LONG_MAX,
-        "Bytes a second that this broker's own throttled replicas fetch while they are not in sync (KIP-73).",
+        "Bytes per second that this broker's own throttled replicas fetch while they are not in sync (KIP-73).",
         at_least=0,
         update=Update.PER_BROKER,
     )
 
     replica_alter_log_dirs_io_max_bytes_per_second: int = long(
         LONG_MAX,
-        "Bytes a second that this broker copies when logs move between its directories (KIP-113).",
+        "Bytes per second that this broker copies when logs move between its directories (KIP-113).",
         at_least=0,
         update=Update.PER_BROKER,
     )
@@ -112,7 +112,7 @@ class ReplicationSettings:
         86_400_000, "Time after which a partition forgets an idle producer.", at_least=1
     )
     producer_id_expiration_check_interval_ms: int = integer(
-        600_000, "Time between two searches for idle producers.", at_least=1
+        600_000, "Time between checks for idle producers.", at_least=1
     )
     producer_ids_max: int = integer(
         100_000, "Most producers that a partition remembers; beyond that, it forgets the one idle longest.", at_least=1

@@ -21,10 +21,12 @@ class RequestSettings:
         "Most fetch sessions of Kafka's clients that a node remembers; a client without one sends whole requests.",
         at_least=0,
     )
-    request_timeout_ms: int = integer(30_000, "Time that another node has to answer.", at_least=1)
+    request_timeout_ms: int = integer(30_000, "Time for another node to answer.", at_least=1)
     socket_request_max_bytes: int = integer(100 * 2**20, "Largest request.", at_least=1)
     telemetry_max_bytes: int = integer(
-        2**20, "Largest push of a client's metrics, as it arrives; unpacked it may be four times as large.", at_least=1
+        2**20,
+        "Largest push of a client's metrics, as received; decompressed it may be four times as large.",
+        at_least=1,
     )
     queued_max_requests: int = integer(
         64,
@@ -38,16 +40,17 @@ class RequestSettings:
     )
     max_connections: int = integer(
         10_000,
-        "Most connections to each listener; the broker closes further ones at once.",
+        "Most connections to each listener; the broker closes further ones immediately.",
         at_least=1,
         at_most=1_000_000,  # gRPC's core aborts the process at the largest 32-bit number
     )
     connection_failed_authentication_delay_ms: int = integer(
-        100, "How long a client waits to hear that it cannot log in, whatever the reason.", at_least=0, at_most=10_000
+        100, "How long the answer to a failed login is delayed, whatever the reason.", at_least=0, at_most=10_000
     )
     max_connections_per_ip: int = integer(
         INT_MAX,
-        "Most connections from one address to all Kafka listeners together; the broker closes further ones at once.",
+        "Most connections from one address to all Kafka listeners together; the broker closes further ones "
+        "immediately.",
         at_least=0,
     )
     max_connections_per_ip_overrides: tuple[tuple[str, int], ...] = structured(
@@ -58,7 +61,7 @@ class RequestSettings:
     )
     max_connection_creation_rate: int = integer(
         INT_MAX,
-        "Most new connections a second to all Kafka listeners together; further ones wait.",
+        "Most new connections per second to all Kafka listeners together; further ones wait.",
         at_least=1,
     )
     max_requests_under_way: int = integer(
