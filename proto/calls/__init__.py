@@ -1,1 +1,1 @@
-"""Every call between processes: request and answer types, and their way into protobuf and back."""
+"""Every call between processes: request and answer types, and their conversion to and from protobuf."""

@@ -2,7 +2,7 @@
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Source of fields and meanings: Kafka's requests of the same names
 (KIP-140, KIP-290). Types, operations and permissions are the lower-case names of :mod:`tidelog.security.acls`, as in
-the metadata log: ``topic``, ``literal``, ``read``, ``allow``. Open fields of a filter are ``any``, or ``None``.
+the metadata log: ``topic``, ``literal``, ``read``, ``allow``. Unset fields of a filter are ``any``, or ``None``.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class DeleteAclsResponse(Response):
     error_message: str = ""
 
 
-# --- To and fro ---------------------------------------------------------------------------------------
+# --- Conversion ---------------------------------------------------------------------------------------
 
 
 class _Said(Protocol):

@@ -35,7 +35,7 @@ from tidelog.proto.calls.request import Change, Request, Response
 DRAWN_TOPIC_ID: Final = TopicId(b"")
 """Let the controller choose one; clients of release 0.1 send no other."""
 
-# --- What a client learns of a cluster ---------------------------------------------------------
+# --- Cluster metadata --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,7 @@ class ConfigResource:
 
 @dataclass(frozen=True, slots=True)
 class DescribeConfigsRequest(Request["DescribeConfigsResponse"]):
-    """Only the broker itself answers for its own (static) configuration."""
+    """Only the broker itself reports its own (static) configuration."""
 
     resources: tuple[ConfigResource, ...]
     include_synonyms: bool = False

@@ -1,4 +1,4 @@
-"""Calls that backups, restores and links make: a pause of decisions, records at given offsets, ids beyond those in use.
+"""Calls of backups, restores and links: a pause of decisions, records at given offsets, ids beyond those in use.
 
 Kafka has none of them.
 """
@@ -13,14 +13,14 @@ from tidelog.model.ids import NO_OFFSET, NO_PRODUCER_ID, LeaderEpoch, Offset, Pr
 from tidelog.proto.calls.request import Change, Request, Response
 
 HOLD_MS_MAX: Final = 10_000
-"""Maximum time for which one request keeps transactions from being decided."""
+"""Longest pause of transaction decisions by one request."""
 
 
 @dataclass(frozen=True, slots=True)
 class HoldTransactionsRequest(Request["HoldTransactionsResponse"]):
     """Stops the receiving node's coordinators from deciding for ``hold_ms`` (at most :data:`HOLD_MS_MAX`; 0 ends the
-    hold immediately). Repeating it with the same ``hold_id`` prolongs the hold. While another hold is in force, the
-    node answers CONCURRENT_TRANSACTIONS."""
+    hold immediately). A repetition with the same ``hold_id`` extends the hold. While another hold is in force, the node
+    answers CONCURRENT_TRANSACTIONS."""
 
     hold_id: str
     hold_ms: int
@@ -58,11 +58,11 @@ class HoldTransactionsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class ImportRecordsRequest(Request["ImportRecordsResponse"]):
-    """Append whole record batches at the offsets that they have, as the leader under ``leader_epoch``. Offsets may be
-    left out. The log must not end before ``log_end_offset``; batches that lie before its end are passed over, so a
-    repeated request does no harm. ``link``: the link that the records come by, "" for a backup. A topic takes those of
-    its own link alone, and only right at its log's end: what lies there has been compared with the source. Without
-    records, the answer tells where the log ends."""
+    """Append whole record batches at the offsets that they have, as the leader under ``leader_epoch``. Gaps in the
+    offsets are allowed. The log must not end before ``log_end_offset``; batches before its end are skipped, so a
+    repeated request does no harm. ``link``: the link that sends the records, "" for a backup. A topic accepts only its
+    own link's records, and only exactly at its log's end, because everything before has been compared with the source.
+    Without records, the answer reports the log's end."""
 
     topic_id: TopicId
     partition: int
@@ -75,8 +75,8 @@ class ImportRecordsRequest(Request["ImportRecordsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ImportRecordsResponse(Response):
-    """The answer comes once the in-sync replicas have the records. ``log_end_offset``: where the leader's log ends; -1
-    if it is not known. The leader tells it at once if it refuses a link, or others than the link."""
+    """Sent once the in-sync replicas have the records. ``log_end_offset``: the end of the leader's log, -1 if unknown.
+    The leader reports it immediately if it refuses a link, or a sender other than the link."""
 
     error: ErrorCode
     log_end_offset: Offset = NO_OFFSET
@@ -85,11 +85,12 @@ class ImportRecordsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class AdvanceProducerIdsRequest(Change["AdvanceProducerIdsResponse"]):
-    """Give out no producer id below ``beyond`` from now on. Refused with INVALID_REQUEST if smaller ones were given
-    out in this cluster before: their producers might get ids that records bear already. -1 only takes a block out of
-    use; the broker's answer, and its metadata from then on, is at least as new as the question.
+    """Issue no producer id below ``beyond`` from now on. Refused with INVALID_REQUEST if this cluster has issued
+    smaller ones before: their producers might get ids that records already have. -1 only takes a block out of use; the
+    broker's answer, and its later metadata, are at least as new as the request.
 
-    ``give_back``: undo it. The next id is this one again, if it is ``beyond`` now: if nobody got one meanwhile."""
+    ``give_back``: undo it. The next id is this one again, if it is now ``beyond``, that is, if nobody got one in the
+    meantime."""
 
     beyond: ProducerId
     give_back: ProducerId | None = None
@@ -98,7 +99,7 @@ class AdvanceProducerIdsRequest(Change["AdvanceProducerIdsResponse"]):
 @dataclass(frozen=True, slots=True)
 class AdvanceProducerIdsResponse(Response):
     """``first_producer_id``: the first of the block that was taken out of use. ``next_producer_id``: the next id to be
-    given out from now on; ``former_producer_id``: what that was before."""
+    issued; ``former_producer_id``: its previous value."""
 
     error: ErrorCode
     first_producer_id: ProducerId = NO_PRODUCER_ID

@@ -39,9 +39,9 @@ class IdAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
-    """``member_epoch``: 0 joins, -1 leaves, -2 leaves temporarily. None, or a timeout of -1: unchanged.
-    ``topics`` and ``regex`` are what the member wants, ``owned`` what it has now. ``client_id`` stands in Kafka's
-    request header. An empty member id (version 0) asks for one."""
+    """``member_epoch``: 0 joins, -1 leaves, -2 leaves temporarily. None, or a timeout of -1: unchanged. ``topics`` and
+    ``regex`` are the member's subscription, ``owned`` its current partitions. Kafka has ``client_id`` in the request
+    header. An empty member id (version 0) asks for one."""
 
     group_id: str
     member_id: str
@@ -58,7 +58,7 @@ class ConsumerGroupHeartbeatRequest(Request["ConsumerGroupHeartbeatResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupHeartbeatResponse(Response):
-    """``assignment``: what the member may have now; None: unchanged."""
+    """``assignment``: the partitions that the member may have now; None: unchanged."""
 
     error: ErrorCode
     error_message: str = ""
@@ -77,7 +77,7 @@ class NamedPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """``assignment``: what it has; ``target``: what it will have."""
+    """``assignment``: its current partitions; ``target``: its future ones."""
 
     member_id: str
     instance_id: str | None

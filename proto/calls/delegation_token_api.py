@@ -1,7 +1,7 @@
 """The calls about delegation tokens (KIP-48, KIP-373): create, renew, expire and describe them.
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Principals are texts such as ``User:alice``, times are milliseconds
-since 1970. A broker fills in ``requester`` for the controller; what a client puts there is ignored.
+since 1970. A broker fills in ``requester`` for the controller; a client's value is ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CreateDelegationTokenRequest(Change["CreateDelegationTokenResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class DescribedDelegationToken:
-    """A token, and what proves that somebody holds it. Implements
+    """A token, with the HMAC that proves its possession. Implements
     :class:`tidelog.security.delegation_tokens.DelegationToken`."""
 
     token_id: str
@@ -84,8 +84,8 @@ class ExpireDelegationTokenResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class DescribeDelegationTokenRequest(Request["DescribeDelegationTokenResponse"]):
-    """The tokens that these own, requested or may renew; ``all_owners``: everybody's. ``by_id``: only those in
-    ``token_ids``."""
+    """The tokens that these principals own, requested or may renew; ``all_owners``: everybody's. ``by_id``: only those
+    in ``token_ids``."""
 
     owners: tuple[str, ...] = ()
     all_owners: bool = False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The client, as its broker says: it came from the address ``host`` to that broker's ``listener``."""
+    """The client, as reported by its broker: it connected from the address ``host`` to that broker's ``listener``."""
 
     principal: str
     host: str

@@ -16,7 +16,7 @@ from tidelog.proto.calls.request import Request, Response
 NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
 
-# --- Where a group lives --------------------------------------------------------------------------
+# --- Coordinators ---------------------------------------------------------------------------------
 
 GROUP_COORDINATOR: Final = 0
 TRANSACTION_COORDINATOR: Final = 1
@@ -52,7 +52,7 @@ class FindCoordinatorResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class GroupProtocol:
-    """A protocol that a member supports (a consumer's assignor), with its data for it (its subscription)."""
+    """A protocol that a member supports (a consumer's assignor), with the member's data for it (its subscription)."""
 
     name: str
     metadata: bytes
@@ -61,7 +61,7 @@ class GroupProtocol:
 @dataclass(frozen=True, slots=True)
 class JoinGroupRequest(Request["JoinGroupResponse"]):
     """``member_id`` is empty at first: the coordinator then answers MEMBER_ID_REQUIRED with an id to rejoin with
-    (KIP-394), except to static members (KIP-345). ``protocols`` in order of preference. ``client_id`` stands in Kafka's
+    (KIP-394), except to static members (KIP-345). ``protocols`` in order of preference. Kafka has ``client_id`` in the
     request header. ``admit_unknown``: from a client too old to rejoin with an id, which is admitted immediately. The
     answer waits for the other members."""
 
@@ -107,8 +107,8 @@ class MemberAssignment:
 
 @dataclass(frozen=True, slots=True)
 class SyncGroupRequest(Request["SyncGroupResponse"]):
-    """``assignments`` only from the leader. The answer waits for the leader. ``protocol_type`` and
-    ``protocol_name`` empty: not said (KIP-559)."""
+    """``assignments`` only from the leader. The answer waits for the leader. ``protocol_type`` and ``protocol_name``
+    empty: not given (KIP-559)."""
 
     group_id: str
     generation_id: int
@@ -220,8 +220,8 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchGroup:
-    """``all_partitions``: everything the group has committed, or those named. ``member_id`` ("": not
-    said) and ``member_epoch`` are checked in a group of the consumer protocol."""
+    """``all_partitions``: everything the group has committed, or those named. ``member_id`` ("": not given) and
+    ``member_epoch`` are checked in a group of the consumer protocol."""
 
     group_id: str
     partitions: tuple[GroupPartition, ...] = ()
@@ -321,7 +321,7 @@ class DescribeGroupsRequest(Request["DescribeGroupsResponse"]):
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """``metadata`` and ``assignment`` as the member and the group's leader gave them."""
+    """``metadata`` from the member, ``assignment`` from the group's leader."""
 
     member_id: str
     group_instance_id: str | None

@@ -99,7 +99,7 @@ class AlterClientQuotasResponse(Response):
     entries: tuple[AlteredQuotas, ...] = ()
 
 
-# --- To and fro ---------------------------------------------------------------------------------------
+# --- Conversion ---------------------------------------------------------------------------------------
 
 
 def wire_entity(entity: ClientQuotaEntity) -> tuple[QuotaEntity, ...]:

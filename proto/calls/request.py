@@ -1,4 +1,4 @@
-"""The form of every call: a request type that names the type of its answer."""
+"""The common form of calls: a request type that names its answer type."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""The calls of a sink's ledger: numbered batches, each written in many transactions that one record decides.
+"""Calls for a sink's ledger: numbered batches, each written in many transactions that one record decides.
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Kafka has no such calls. They go to the coordinator of the
-transactional id
-:func:`tidelog.model.sinks.sink_key`. Errors: PRODUCER_FENCED, the job was superseded; INVALID_TXN_STATE, a transaction
-is not in the state that is asked for, since it timed out, say; CONCURRENT_TRANSACTIONS, something is under way with
-the sink, ask again; RECORD_LIST_TOO_LARGE, the decision does not fit into one batch; POLICY_VIOLATION, beyond a bound
-of the coordinator's; INVALID_REQUEST. A message says more.
+transactional id :func:`tidelog.model.sinks.sink_key`. Errors: PRODUCER_FENCED, the job was superseded;
+INVALID_TXN_STATE, a transaction is not in the required state, for example because it timed out;
+CONCURRENT_TRANSACTIONS, an operation on the sink is in progress, retry; RECORD_LIST_TOO_LARGE, the decision does not
+fit in one batch; POLICY_VIOLATION, beyond a bound of the coordinator; INVALID_REQUEST. A message says more.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from tidelog.proto.calls.request import Request, Response
 
 @dataclass(frozen=True, slots=True)
 class BeginSinkTransactionRequest(Request["BeginSinkTransactionResponse"]):
-    """Requests a transaction for one attempt, whose name must never be used twice; repeating it returns the same one. A
-    job that the ledger does not know takes over the sink."""
+    """Requests a transaction for one attempt, whose name must be unique; a repetition returns the same one. A job that
+    the ledger does not know takes over the sink."""
 
     sink: str
     batch: int
@@ -121,8 +120,8 @@ class SinkTransaction:
 
 @dataclass(frozen=True, slots=True)
 class DescribedSink:
-    """``batch`` and ``job``: what is being written, -1 and empty for nothing; ``fenced``: jobs of undecided batches
-    that were superseded. ``decided_ms``: when the last batch was decided, ms since the epoch, -1 for never."""
+    """``batch`` and ``job``: what is being written, -1 and empty for none; ``fenced``: superseded jobs of undecided
+    batches. ``decided_ms``: when the last batch was decided, ms since the epoch, -1 for never."""
 
     sink: str
     error: ErrorCode

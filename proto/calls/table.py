@@ -1,4 +1,4 @@
-"""Every call: its request type and its answer's, found from the classes themselves.
+"""Every call: its request and answer types, found from the classes themselves.
 
 A request names its answer as the type argument of :class:`~tidelog.proto.calls.request.Request`. To add a call, write
 the two classes in one of :data:`CALL_MODULES` and run ``./dev generate``: :mod:`tidelog.proto.contracts` writes the

@@ -1,4 +1,4 @@
-"""The calls of transactions: identities, what a transaction covers, its end, markers, administration.
+"""Calls for transactions: identities, participants, the end, markers, administration.
 
 Conventions as in :mod:`tidelog.proto.calls.api`. Fields and meanings: the newest version of the Kafka request of
 the same name, that is the second transaction protocol (KIP-890) with two-phase commit (KIP-939).
@@ -31,7 +31,7 @@ class InitProducerIdRequest(Request["InitProducerIdResponse"]):
     under its next epoch, which fences its previous producer; that one's open transaction is aborted first.
 
     ``enable_two_phase_commit``: its transactions may be prepared, and then never time out (KIP-939);
-    ``keep_prepared_transaction``: one that is prepared is not aborted, and the answer names it.
+    ``keep_prepared_transaction``: a prepared one is not aborted, and the answer names it.
     """
 
     transactional_id: str | None = None
@@ -52,7 +52,7 @@ class InitProducerIdResponse(Response):
     ongoing_producer_epoch: ProducerEpoch = NO_PRODUCER_EPOCH
 
 
-# --- What a transaction covers ------------------------------------------------------------------------
+# --- Participants -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class AddPartitionsTransaction:
 
 @dataclass(frozen=True, slots=True)
 class AddPartitionsToTxnRequest(Request["AddPartitionsToTxnResponse"]):
-    """From a client of the first protocol, or from the leader of a partition on behalf of one of the second."""
+    """From a client of the first protocol, or from a partition's leader on behalf of a client of the second."""
 
     transactions: tuple[AddPartitionsTransaction, ...]
 
@@ -112,7 +112,7 @@ class AddOffsetsToTxnResponse(Response):
 @dataclass(frozen=True, slots=True)
 class TxnOffsetCommitRequest(Request["TxnOffsetCommitResponse"]):
     """Offsets that count if the transaction commits; to the group's coordinator, with the member's generation
-    (KIP-447). ``verify_only``: the client has taken the group into the transaction itself, by AddOffsetsToTxn (the
+    (KIP-447). ``verify_only``: the client itself has added the group to the transaction, with AddOffsetsToTxn (the
     first transaction protocol)."""
 
     transactional_id: str
@@ -174,8 +174,8 @@ class EndTxnResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class TransactionMarker:
-    """``transaction_version``: 2 where ``producer_epoch`` is the one after the transaction's, so that a late marker
-    cannot end a later transaction (KIP-1228); 1 or 0 where it is the transaction's own."""
+    """``transaction_version``: 2 if ``producer_epoch`` is the one after the transaction's, so that a late marker cannot
+    end a later transaction (KIP-1228); 1 or 0 if it is the transaction's own."""
 
     producer_id: ProducerId
     producer_epoch: ProducerEpoch

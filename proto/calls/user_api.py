@@ -1,4 +1,4 @@
-"""The calls about users with passwords: their SCRAM credentials (KIP-554).
+"""Calls for users with passwords: their SCRAM credentials (KIP-554).
 
 Conventions as in :mod:`tidelog.proto.calls.api`. ``mechanism`` is Kafka's number, as in
 :class:`tidelog.security.scram.ScramMechanism`.
@@ -52,7 +52,7 @@ class ScramDeletion:
 
 @dataclass(frozen=True, slots=True)
 class ScramUpsertion:
-    """The password is never sent, but ``salted_password`` is as good as it."""
+    """The password is never sent, but ``salted_password`` is equally powerful."""
 
     user: str
     mechanism: int
@@ -93,7 +93,7 @@ class AlterUserScramCredentialsResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class SaslAuthenticateRequest(Request["SaslAuthenticateResponse"]):
-    """The next message of a login (KIP-152). Kafka's SaslHandshake is not needed: ``mechanism`` stands here.
+    """The next message of a login (KIP-152). Kafka's SaslHandshake is not needed: ``mechanism`` is here.
 
     ``exchange`` is empty at first, then the value of the previous answer. Over gRPC it is sent in the metadata of its
     call, as ``tidelog-login-bin``, and the call's own message is not read.

@@ -25,7 +25,7 @@ from tidelog.proto.calls.quota_api import QuotaEntity
 
 @dataclass(frozen=True, slots=True)
 class NodeList:
-    """A list that may be told from an absent one."""
+    """A list that is distinguishable from an absent one."""
 
     nodes: tuple[NodeId, ...] = ()
 
@@ -37,7 +37,7 @@ class DirectoryList:
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerRecord:
-    """``broker_epoch`` is higher than that of every registration before it."""
+    """``broker_epoch`` is higher than that of every earlier registration."""
 
     node_id: NodeId
     incarnation_id: bytes
@@ -78,8 +78,8 @@ class RemoveTopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRecord:
-    """``leader`` is -1 for none. ``directories`` stand in the order of ``replicas``.
-    ``leader_recovery`` is true after an unclean election until the leader has recovered (KIP-704)."""
+    """``leader`` is -1 for none. ``directories`` are in the order of ``replicas``. ``leader_recovery`` is true after an
+    unclean election until the leader has recovered (KIP-704)."""
 
     topic_id: TopicId
     partition: int
@@ -125,7 +125,7 @@ class ConfigRecord:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdsRecord:
-    """Every id below ``next_producer_id`` has been given out."""
+    """Every id below ``next_producer_id`` has been issued."""
 
     node_id: NodeId
     broker_epoch: BrokerEpoch
@@ -134,7 +134,7 @@ class ProducerIdsRecord:
 
 @dataclass(frozen=True, slots=True)
 class FeatureLevelRecord:
-    """Level 0 switches the feature off. ``level_used``, in a snapshot: the highest level that a record needed."""
+    """Level 0 disables the feature. ``level_used``, in a snapshot: the highest level that a record needed."""
 
     name: str
     level: int
@@ -171,7 +171,7 @@ class ClientQuotaRecord:
 
 @dataclass(frozen=True, slots=True)
 class RegisterControllerRecord:
-    """Which levels of which features a controller knows (KIP-919)."""
+    """The feature levels that a controller supports (KIP-919)."""
 
     node_id: NodeId
     features: tuple[SupportedFeature, ...]
@@ -179,7 +179,7 @@ class RegisterControllerRecord:
 
 @dataclass(frozen=True, slots=True)
 class UserScramCredentialRecord:
-    """What a user's password is checked against. Nothing shows it: with the server key anybody can pose as a node."""
+    """Verifies a user's password. It is never shown: with the server key anybody can pose as a node."""
 
     name: str
     mechanism: int
@@ -197,7 +197,7 @@ class RemoveUserScramCredentialRecord:
 
 @dataclass(frozen=True, slots=True)
 class DecoySecretRecord:
-    """What the salts of users that are not there are made of, so that all nodes name the same."""
+    """The source of salts for unknown users, so that all nodes return the same."""
 
     secret: bytes = field(repr=False)
 
