@@ -1,7 +1,7 @@
-"""Carries our request, response and record types into protobuf messages of the same name and back.
+"""Converts our request, response and record types to protobuf messages of the same name and back.
 
-A plan is derived once per class from its type hints. The class is written by hand, its contract is generated from it
-(:mod:`tidelog.proto.contracts`). For control calls; data goes by :mod:`tidelog.proto.transport.frames`.
+A plan is derived once per class from its type hints. The class is handwritten, its contract is generated from it
+(:mod:`tidelog.proto.contracts`). For control calls; data uses :mod:`tidelog.proto.transport.frames`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,32 @@ _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
 class BadMessage(ValueError):
-    """Bytes that are no message of the expected type."""
+    """Bytes that are not a message of the expected type."""
 
 
 def to_proto(value: Any) -> bytes:
-    """Encode a request, response or record. Raises ``ValueError`` where a number does not fit its field."""
+    """Encode a request, response or record. Raises ``ValueError`` if a number does not fit its field."""
     message = _message_class(type(value))()
     _plan(type(value))[0](message, value)
     return message.SerializeToString()
 
 
 def from_proto(cls: type[T], data: bytes, *, items_max: int = sys.maxsize) -> T:
-    """Decode what :func:`to_proto` encoded. Raises :class:`BadMessage`, also for more than ``items_max`` items in all
-    lists together: each becomes an object, which takes ten times as long as it takes to parse it."""
+    """Decode the output of :func:`to_proto`. Raises :class:`BadMessage`, also for more than ``items_max`` items in all
+    lists together: each becomes an object, which takes ten times as long as parsing it."""
     message = _message_class(cls)()
     try:
         message.ParseFromString(data)
     except DecodeError as error:
         raise BadMessage(f"expected a {cls.__name__}, found {len(data)} bytes that are none: {error}") from None
-    if len(data) > items_max and _items_left(message, items_max) < 0:  # each takes a byte at least
+    if len(data) > items_max and _items_left(message, items_max) < 0:  # each takes at least one byte
         raise BadMessage(f"expected a {cls.__name__} of at most {items_max} items, found more")
     return typing.cast(T, _plan(cls)[1](message))
 
 
 def _items_left(message: Message, left: int) -> int:
-    """What is left of so many items after those of a message and of the messages in it; below 0: there are more."""
+    """Return how many of the allowed items are left after those of a message and its nested messages; below 0: there
+    are more."""
     for field, value in message.ListFields():
         inner = field.message_type is not None
         if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -82,7 +83,7 @@ def fill_message(message: Message, value: Any) -> None:
 
 
 def read_message(cls: type[T], message: Message) -> T:
-    """Make a ``cls`` of a message of that name."""
+    """Make a ``cls`` from a message of that name."""
     return typing.cast(T, _plan(cls)[1](message))
 
 
@@ -103,7 +104,7 @@ class OneOf:
         _plan(type(value))[0](body, value)
 
     def read(self, message: Message) -> Any:
-        """The field that is set; ``None`` if it is one of a later version."""
+        """Return the field that is set; ``None`` if it belongs to a later version."""
         field = message.WhichOneof(self.name)
         return None if field is None else _plan(self._classes[field])[1](getattr(message, field))
 
@@ -136,7 +137,7 @@ def _plan(cls: type) -> tuple[_Fill, _Read]:
 
 
 def _make_plan(cls: type) -> tuple[_Fill, _Read]:
-    """Write the two functions and compile them, as ``dataclasses`` does."""
+    """Generate the two functions and compile them, as ``dataclasses`` does."""
     hints = typing.get_type_hints(cls)
     known: dict[str, Any] = {"cls": cls}
     fields = [_field_plan(field.name, hints[field.name], known) for field in dataclasses.fields(cls)]
@@ -148,7 +149,7 @@ def _make_plan(cls: type) -> tuple[_Fill, _Read]:
 
 
 def _field_plan(name: str, hint: Any, known: dict[str, Any]) -> tuple[str, str]:
-    """The statement that sets a field of ``message`` from ``value``, and the expression that reads it."""
+    """Return the statement that sets a field of ``message`` from ``value``, and the expression that reads it."""
     there, here = f"message.{name}", f"value.{name}"
     origin = typing.get_origin(hint)
     if origin is tuple:
@@ -174,7 +175,7 @@ def _field_plan(name: str, hint: Any, known: dict[str, Any]) -> tuple[str, str]:
 
 
 def _has_plan(name: str, hint: Any, known: dict[str, Any]) -> bool:
-    """Whether a field has messages; if so, make their plan known."""
+    """Return whether a field has messages; if so, register their plan."""
     plain = _plain(hint)
     if plain is VoterSet or not dataclasses.is_dataclass(plain):
         return False

@@ -1,4 +1,4 @@
-"""The fields of every message and version of Kafka's protocol, out of ``schemas.json``.
+"""The fields of every message and version of Kafka's protocol, from ``schemas.json``.
 
 :mod:`tidelog.proto.kafka.schema_file` writes that file from kio's classes, which are generated from Kafka's own
 message definitions. Names of fields and types are kio's.
@@ -31,13 +31,13 @@ FIXED: Final = {
     "timedelta_i64": "q",
     "datetime_i64": "q",
 }
-"""The types of fixed size, as ``struct`` writes them."""
+"""The types of fixed size, as ``struct`` formats."""
 _IMPLICIT: Final = {"string": "", "bytes": b"", "records": b"", "uuid": bytes(16), "bool": False}
-"""Kafka's default of a field that names none; 0 for the other types."""
+"""Kafka's default of a field without its own; 0 for the other types."""
 
 
 class Schema:
-    """A structure: ``shapes`` are its fields in the order of the wire, tagged ones included."""
+    """A structure: ``shapes`` are its fields in wire order, tagged ones included."""
 
     __slots__ = ("flexible", "name", "shapes")
 
@@ -76,21 +76,21 @@ class Shape:
 
 @cache
 def load_schemas() -> dict[str, dict[str, Any]]:
-    """Read the file, once; some milliseconds that are better spent before a node serves."""
+    """Read the file once; it takes some milliseconds that are better spent before a node serves."""
     found: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "schemas.json").read_bytes())
     return found
 
 
 @cache
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API that has a schema, as "Produce"."""
+    """Return Kafka's name of an API that has a schema, such as "Produce"."""
     version = next(iter(load_schemas()[f"{api_key} request"]))
     return schema_of(api_key, int(version), "request").name.removesuffix("Request")
 
 
 @cache
 def schema_of(api_key: int, version: int, kind: str) -> Schema:
-    """The schema of a "request" or "response". Raises :class:`BadMessage` for one that nobody knows."""
+    """Return the schema of a "request" or "response". Raises :class:`BadMessage` for an unknown one."""
     found = load_schemas().get(f"{api_key} {kind}", {}).get(str(version))
     if found is None:
         raise BadMessage(f"expected a known API and version, found key {api_key}, version {version}")
