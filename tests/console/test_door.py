@@ -24,11 +24,11 @@ from .conftest import Console, Person
 
 NAMES = {
     "topic": "secret-topic", "group": "secret-group", "transaction": "secret-id", "user": "admin", "node": "1",
-    "partition": "0", "offset": "0", "drill": "leader-loss",
+    "partition": "0", "offset": "0", "drill": "leader-loss", "sink": "secret-sink",
 }  # fmt: skip
 BODY: dict[str, Any] = {
     "name": "made-by-mallory", "partitions": 3, "value": "1", "expected": None, "to": "earliest", "password": "x",
-    "topic": "secret-topic", "partition": 0, "start": 0, "before": 0, "principal": "User:mallory",
+    "topic": "secret-topic", "partition": 0, "start": 0, "before": 0, "batch": 0, "principal": "User:mallory",
     "resource_type": "TOPIC", "resource_name": "*", "operation": "ALL", "user": "mallory", "client": None, "ip": None,
     "values": {"producer_byte_rate": 1}, "moves": [{"topic": "secret-topic", "partition": 0, "from": None, "to": 0}],
 }  # fmt: skip

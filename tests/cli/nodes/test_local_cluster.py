@@ -134,7 +134,7 @@ def test_wrong_settings_and_layouts_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "thesis.txt").touch()
-    with pytest.raises(CommandFailed, match="expected an empty directory"):
+    with pytest.raises(CommandFailed, match="expected an empty or missing directory"):
         LocalCluster.create(tmp_path / "b")
     with pytest.raises(CommandFailed, match="no cluster here"):
         LocalCluster.open(tmp_path / "b")

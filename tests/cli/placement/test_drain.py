@@ -260,7 +260,7 @@ def test_a_target_that_dies_is_named_and_another_takes_its_place(
         cluster.kill(target)
         try:
             assert process.stdout is not None
-            line = next(line for line in process.stdout if "waits for" in line)
+            line = next(line for line in process.stdout if "waiting for" in line)
             assert f"waiting for broker {target}, which is not live: start it, or interrupt" in line
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
@@ -313,7 +313,7 @@ def test_a_dead_broker_is_drained_only_if_that_is_said(cluster: Cluster, admin: 
     try:
         code, _, err = tidelog("brokers", "drain", "3")
         assert code == 1
-        assert "expected a live broker, found 3, which is not: start it" in err
+        assert "expected a live broker, found 3, which is down: start it" in err
         code, _, err = tidelog("brokers", "drain", "3", "--dead")
         assert code == 1
         assert "expected a leader for each partition that moves, found none for one-0: start broker 3" in err

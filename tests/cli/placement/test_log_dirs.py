@@ -152,7 +152,7 @@ def test_progress_is_told_and_an_end_by_somebody_else_is_said(
     code, out, err = tidelog("log-dirs", "move", "1", "--to", there, "--topic", "t", "--throttle", "1")
     assert f"0 of {PARTITIONS} replicas moved" in out
     assert code == 1
-    assert "somebody else has ended that" in err
+    assert "somebody else has cancelled that" in err
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_from_a_proposal_to_its_end(cluster: Cluster, tidelog: Tidelog, tmp_path
         file = written(tmp_path / "move.json", proposal)
         code, out, err = tidelog("reassign", "--execute", "--file", str(file), "--throttle", "200000")
         assert code == 0, err
-        assert "begun: orders-0, orders-1" in out
+        assert "started: orders-0, orders-1" in out
         assert "throttled to 200,000 bytes a second" in out
         before = written(tmp_path / "back.json", out[out.index("{") : out.rindex("}") + 1])
         assert [item["replicas"] for item in json.loads(before.read_text())["partitions"]] == [[1, 2], [2, 1]]

@@ -72,7 +72,7 @@ def test_a_drain_moves_what_is_there_and_nothing_else(found: tuple[Parts, list[T
     factor = len(next(iter(parts.values())).replicas)
     if factor > len(targets) - 1:
         if any(gone in part.replicas for part in parts.values()):
-            with pytest.raises(NoRoom, match="expected at most as many replicas as brokers"):
+            with pytest.raises(NoRoom, match="expected at most as many replicas as eligible brokers"):
                 drained(parts, targets, [gone])
         return
     changes = drained(parts, targets, [gone])
