@@ -29,7 +29,8 @@ NAMES = {
 BODY: dict[str, Any] = {
     "name": "made-by-mallory", "partitions": 3, "value": "1", "expected": None, "to": "earliest", "password": "x",
     "topic": "secret-topic", "partition": 0, "start": 0, "before": 0, "batch": 0, "job": "j",
-    "principal": "User:mallory", "resource_type": "TOPIC", "resource_name": "*", "operation": "ALL", "user": "mallory", "client": None, "ip": None,
+    "principal": "User:mallory", "resource_type": "TOPIC", "resource_name": "*", "operation": "ALL", "user": "mallory",
+    "client": None, "ip": None,
     "values": {"producer_byte_rate": 1}, "moves": [{"topic": "secret-topic", "partition": 0, "from": None, "to": 0}],
 }  # fmt: skip
 TOO_LONG = b"x" * (BODY_BYTES_MAX + 1)
