@@ -220,7 +220,7 @@ def test_what_cannot_be_restored_is_refused_and_nothing_changed(
     path.write_bytes(sound)
     assert tidelog("backup", "verify", copy)[0] == 0
     refused(made, "expected 4 live brokers", "--replicas", "4")
-    refused(tmp_path, "was not finished")
+    refused(tmp_path, "an unfinished one")
     empty.create_topic("t", 2)
     refused(made, "expected a cluster without a topic 't', found one")
     with empty.admin() as admin:
@@ -272,7 +272,7 @@ def test_an_interrupted_backup_is_none(
     code, _, err = tidelog("backup", "create", tmp_path / "one", "--bootstrap", source.bootstrap)
     assert (code, "No space left on device" in err) == (1, True)
     code, _, err = tidelog("backup", "verify", tmp_path / "one")
-    assert (code, "was not finished" in err) == (1, True)
+    assert (code, "an unfinished one" in err) == (1, True)
     with source.producer(transactional_id="after") as producer:  # and no hold is left behind
         producer.init_transactions()
 

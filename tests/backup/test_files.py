@@ -213,7 +213,7 @@ def test_missing_cut_and_grown_files_are_found(whole: Path) -> None:
 
 def test_without_a_manifest_it_is_no_backup(whole: Path) -> None:
     (whole / NAME).unlink()
-    with pytest.raises(BackupError, match="was not finished"):
+    with pytest.raises(BackupError, match="an unfinished one"):
         verify(Directory(whole))
 
 

@@ -104,7 +104,7 @@ def test_a_cluster_goes_to_a_bucket_and_comes_back(bucket: Any, tidelog: Command
     damaged.delete()
     assert tidelog("backup", "verify", at)[0] == 1
     bucket.Object(f"monday/{NAME}").delete()
-    assert "was not finished" in tidelog("backup", "verify", at)[2]
+    assert "an unfinished one" in tidelog("backup", "verify", at)[2]
 
 
 def test_a_file_is_a_row_of_objects_that_begins_anew(bucket: Any) -> None:

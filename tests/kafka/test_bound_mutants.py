@@ -187,7 +187,7 @@ BOUNDS = (
         "broker.access.rules",
         "    between = (next(rest, None) if",
         "    between = (next(rest) if",
-        "security/access/test_access_on_a_cluster.py::test_what_is_named_twice_is_answered_and_ends_no_node",
+        "security/access/test_permissions.py::test_items_that_are_named_twice_may_be_served_once",
     ),
     bound(
         "any-number-of-items-in-a-call",

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.chaos.drill.drills import DRILLS
-from tidelog.chaos.drill.objectives import WORDS, Limits
+from tidelog.chaos.drill.objectives import LEADERLESS_S, WORDS, Limits
 from tidelog.chaos.drill.reach import CommandReach, HandReach, checked_template, listens
 from tidelog.chaos.drill.report import Voice
 from tidelog.chaos.drill.target import Found, ailments, check_racks, check_size
@@ -113,7 +113,7 @@ def test_every_drill_says_what_it_does_and_what_is_expected(name: str) -> None:
     objectives = drill.objectives(WELL, Limits(1.5, 0.5, 7.0))
     assert {"lost", "duplicated", "errors", "unhealthy", "whole_s"} <= {one.measure for one in objectives}
     assert {one.measure for one in objectives} <= WORDS.keys()
-    assert {one.limit for one in objectives} <= {0, 1.5, 0.5, 7.0}
+    assert {one.limit for one in objectives} <= {0, 1.5, 0.5, 7.0, LEADERLESS_S}
 
 
 def test_a_lost_quorum_stops_records_only_where_controllers_are_brokers_too() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tidelog.broker.access.access import Access
 from tidelog.broker.access.permissions import PERMISSIONS
+from tidelog.broker.access.rules import woven
 from tidelog.metadata_quorum.controller.token_changes import described
 from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
@@ -535,3 +536,8 @@ def test_every_change_that_a_broker_passes_on_names_its_client() -> None:
             if getattr(request, "topic_ids", ()):  # an id that is no topic's
                 expected = ErrorCode.UNKNOWN_TOPIC_ID
             assert expected in set(errors(answer)), (request, answer)
+
+
+def test_items_that_are_named_twice_may_be_served_once() -> None:
+    """Then there are fewer results than allowed items, and none of the others is lost."""
+    assert woven([None, "refused", None], ["served"]) == ("served", "refused")
