@@ -33,7 +33,7 @@ FETCHES: Final = 2_000
 MIB: Final = 2**20
 _TIMEOUT_S: Final = 60.0
 _TOPIC: Final = "bench"
-_PRODUCER: Final = {
+PRODUCER: Final = {
     "acks": "1",
     "linger.ms": "20",
     "batch.num.messages": "10000",
@@ -52,13 +52,13 @@ def kafka_throughput(root: Path) -> Mapping[str, float]:
         with Admin(cluster.bootstrap) as admin:
             create_topic(admin, _TOPIC, partitions=PARTITIONS)
         node = {"bootstrap.servers": cluster.bootstrap}
-        with librdkafka.producer({**_PRODUCER, **node}) as client:
+        with librdkafka.producer({**PRODUCER, **node}) as client:
             produced = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS, _TIMEOUT_S)
             ends = client.ends(_TOPIC, PARTITIONS)
         if sum(ends) != RECORDS:
             raise RuntimeError(f"expected {RECORDS} records in the log, found {sum(ends)}")
         consumed = kafka_consumer.consume({**_CONSUMER, **node}, _TOPIC, PARTITIONS, RECORDS, _TIMEOUT_S)
-    with librdkafka.producer({**_PRODUCER, "test.mock.num.brokers": "1"}) as client:
+    with librdkafka.producer({**PRODUCER, "test.mock.num.brokers": "1"}) as client:
         mock = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS // 2, _TIMEOUT_S)
     return {"kafka_produce_100b": produced, "kafka_consume_100b": consumed, "kafka_mock_produce_100b": mock}
 

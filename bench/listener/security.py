@@ -20,7 +20,7 @@ from typing import Final
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
 from tidelog.bench.listener import librdkafka
-from tidelog.bench.listener.kafka import MIB, ask
+from tidelog.bench.listener.kafka import MIB, PRODUCER, ask
 from tidelog.cli.local.cluster import LocalCluster, LocalNode
 from tidelog.cli.local.process import use_of
 from tidelog.proto.kafka.headers import API_VERSIONS
@@ -43,14 +43,6 @@ _DAYS: Final = 7
 _TOPIC: Final = "bench"
 _USER: Final = "alice"
 _PASSWORD: Final = "of no use"
-_PRODUCER: Final = {
-    "acks": "1",
-    "linger.ms": "20",
-    "batch.num.messages": "10000",
-    "queue.buffering.max.messages": "1000000",
-    "queue.buffering.max.kbytes": "1000000",
-    "log_level": "3",
-}
 
 
 def idle_connections(root: Path) -> Mapping[str, float]:
@@ -133,7 +125,7 @@ class _Node:
         return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
     def producer_of(self, listener: str) -> Callable[[], Turn]:
-        settings = {**_PRODUCER, "bootstrap.servers": f"127.0.0.1:{self.ports[listener]}"}
+        settings = {**PRODUCER, "bootstrap.servers": f"127.0.0.1:{self.ports[listener]}"}
         if listener == TLS:
             settings |= {"security.protocol": "ssl", "ssl.ca.location": str(self.certificates / "ca.pem")}
         elif listener == LOGIN:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -29,7 +30,7 @@ class CoordinatorLostError(BrokerNotAvailableError):
     """The coordinator was unreachable, or its answer did not arrive: the outcome is unknown."""
 
 
-class CoordinatorSearch:
+class CoordinatorSearch(ABC):
     """``lock`` guards ``membership``, which poll shares; everything else is for the loop alone. It calls ``news`` when
     poll should check."""
 
@@ -204,18 +205,19 @@ class CoordinatorSearch:
         except TimeoutError:
             return
 
+    @abstractmethod
     async def _heartbeat(self) -> None:
-        raise NotImplementedError
+        """Send heartbeats while the membership lasts."""
 
+    @abstractmethod
     async def leave(self, reason: str, timeout_ms: int) -> None:
         """Give up the membership, and tell the coordinator if it is known and answers in time."""
-        raise NotImplementedError
 
     async def _overdue(self, reason: str) -> None:
         """Leave, because poll was not called in time."""
         await self.leave(reason, self._heart.heartbeat_interval_ms)
 
-    def _unfound(self, error: TidelogError) -> None:
+    def _unfound(self, error: TidelogError) -> None:  # noqa: B027  # a protocol may leave it out
         """Handle a permanent error that prevented finding the coordinator."""
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -47,8 +48,8 @@ class Surroundings(NamedTuple):
     told_committed: Callable[[Offsets], None]
 
 
-class PolledGroup:
-    """``_next_work`` is added by each protocol: the next part of a rebalance, if there is one."""
+class PolledGroup(ABC):
+    """A member's group, as poll sees it; each protocol adds its own steps."""
 
     def __init__(
         self,
@@ -119,27 +120,29 @@ class PolledGroup:
 
     # --- what a protocol adds -------------------------------------------------------------------------
 
+    @abstractmethod
     def _pin(self) -> None:
         """Keep the topics' metadata. Runs where IO runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _on_metadata(self, changed: set[TopicPartition]) -> None:
         """Handle topics and partitions that come and go. Runs where IO runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _next_work(self) -> Steps | None:
-        raise NotImplementedError
+        """Return the next part of a rebalance, if there is one."""
 
+    @abstractmethod
     async def leave(self, reason: str, timeout_ms: int) -> None:
         """Leave the group. Runs where IO runs."""
-        raise NotImplementedError
 
+    @abstractmethod
     def enforce_rebalance(self, reason: str) -> None:
-        raise NotImplementedError
+        """Begin a rebalance although nothing has changed."""
 
+    @abstractmethod
     def _identity(self) -> Generation:
         """Return how the member's transactions identify it now. The lock is held."""
-        raise NotImplementedError
 
     def metadata(self) -> ConsumerGroupMetadata:
         """Return the identity as of the last assignment that poll has adopted, while the membership lasts."""
