@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", action="append", default=[], metavar="NAME", help="a benchmark or a figure; repeatable"
     )
-    parser.add_argument("--repeats", type=int, metavar="N", help="runs of each (1; with --check as the target says)")
+    parser.add_argument("--repeats", type=int, metavar="N", help="runs of each (1; with --check, as its target says)")
     parser.add_argument("--no-history", action="store_true", help="do not append to the history")
     parser.add_argument("--list", action="store_true", help="list benchmarks and figures")
     options = parser.parse_args(arguments)

@@ -261,10 +261,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="./dev beside-kafka", description=f"Tidelog and Apache Kafka {kafka.VERSION} on this machine, in turns."
     )
-    parser.add_argument("--rounds", type=int, default=5, help="rounds; medians of them are shown (5)")
-    parser.add_argument("--warm", type=float, default=10.0, metavar="MINUTES", help="load for Kafka's JIT before (10)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds; prints their medians (5)")
+    parser.add_argument(
+        "--warm", type=float, default=10.0, metavar="MINUTES", help="load beforehand, for Kafka's JIT (10)"
+    )
     parser.add_argument("--no-history", action="store_true", help="do not append to bench/history/")
-    parser.add_argument("--jars", action="store_true", help="only bring Kafka's jars, which some tests need")
+    parser.add_argument("--jars", action="store_true", help="only fetch Kafka's jars, which some tests need")
     options = parser.parse_args(arguments)
     if options.rounds < 1:
         parser.error(f"expected at least 1 round, found {options.rounds}")

@@ -97,43 +97,43 @@ _OPTIONS: Final = (
         type=click.Choice(tuple(KINDS)),
         help="Secure a new cluster by certificates, passwords or both, with access control.",
     ),
-    click.option("--by-hand", is_flag=True, help="Tell you what to do to which node, and wait until the effect shows."),
-    click.option("--stop-command", metavar="TEMPLATE", help="Stops node {node}; {signal} is KILL or TERM."),
-    click.option("--start-command", metavar="TEMPLATE", help="Starts node {node}."),
-    click.option("--fill-command", metavar="TEMPLATE", help="Fills the disk of node {node}."),
-    click.option("--free-command", metavar="TEMPLATE", help="Frees space on it again."),
+    click.option("--by-hand", is_flag=True, help="Tell you what to do to which node, and wait until it takes effect."),
+    click.option("--stop-command", metavar="TEMPLATE", help="Command to stop node {node}; {signal} is KILL or TERM."),
+    click.option("--start-command", metavar="TEMPLATE", help="Command to start node {node}."),
+    click.option("--fill-command", metavar="TEMPLATE", help="Command to fill the disk of node {node}."),
+    click.option("--free-command", metavar="TEMPLATE", help="Command to free that disk space again."),
     click.option(
         "--leader-within",
         type=click.FloatRange(0, min_open=True),
         default=LEADER_S,
         show_default=True,
-        help="Objective, s: a partition takes records again.",
+        help="Objective: seconds until a partition takes records again.",
     ),
     click.option(
         "--controller-within",
         type=click.FloatRange(0, min_open=True),
         default=CONTROLLER_S,
         show_default=True,
-        help="Objective, s: metadata changes are committed again.",
+        help="Objective: seconds until metadata changes are committed again.",
     ),
     click.option(
         "--whole-within",
         type=click.FloatRange(0, min_open=True),
         default=WHOLE_S,
         show_default=True,
-        help="Objective, s: from a node's start to every replica in sync.",
+        help="Objective: seconds from a node's start until every replica is in sync.",
     ),
     click.option(
         "--away",
         type=click.FloatRange(0, 600),
         default=AWAY_S,
         show_default=True,
-        help="How long nodes stay away, s, in drills that keep them away.",
+        help="Seconds that nodes stay away, in drills that keep them away.",
     ),
     click.option(
         "--rate", type=click.FloatRange(10, 5_000), default=200.0, show_default=True, help="Records to send per second."
     ),
-    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Draw it."),
+    click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.png", help="Plot the drill."),
     click.option("--dry-run", is_flag=True, help="Check the cluster and show the plan, but do nothing."),
     json_option,
 )
@@ -145,24 +145,24 @@ _RELEASES: Final = (
         "from_release",
         metavar="PYTHON",
         default=sys.executable,
-        help="The Python of the release that a new cluster begins with. Default: this one.",
+        help="Python of the release that a new cluster starts with. Default: this one.",
     ),
     click.option(
         "--to",
         "to_release",
         metavar="PYTHON",
         default=sys.executable,
-        help="The Python of the release that nodes on this machine go to. Default: this one.",
+        help="Python of the release to move nodes on this machine to. Default: this one.",
     ),
 )
 
 
 @click.group(short_help="Run a drill: a deliberate fault, watched, measured and undone.")
 def drill() -> None:
-    """Hold a drill: a fault on purpose, watched, measured, undone, and judged.
+    """Run a drill: cause a fault on purpose, watch it, measure its effects, undo it, and judge the result.
 
-    On a cluster that is made for it, or on a running one (--bootstrap, --confirm). Exit code 0: every objective was
-    met; 1: one was missed; 2: the drill could not be held.
+    The drill runs on a temporary cluster of its own, or on a running one (--bootstrap, --confirm). Exit code 0: every
+    objective was met; 1: at least one was missed; 2: the drill could not run.
     """
 
 

@@ -21,27 +21,27 @@ from tidelog.chaos.fuzz.watched_node import NodeGone
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Exit code 0 if the node held, 1 if not (its files are kept then), 2 for wrong usage."""
     parser = argparse.ArgumentParser(
-        prog="./dev fuzz", description="Tests that a Kafka port survives random frames and many connections."
+        prog="./dev fuzz", description="Test that a Kafka port survives random frames and many connections."
     )
     kinds = parser.add_subparsers(dest="kind", required=True)
-    frames = kinds.add_parser("kafka", help="random and damaged frames; a witness client must notice nothing")
-    frames.add_argument("--inputs", type=int, default=200_000, metavar="N", help="how many frames (200,000)")
-    frames.add_argument("--seed", type=int, default=1, metavar="S", help="what they follow from (1)")
-    frames.add_argument("--connections", type=int, default=32, metavar="N", help="how many at once (32)")
+    frames = kinds.add_parser("kafka", help="send random and damaged frames; a witness client must not notice")
+    frames.add_argument("--inputs", type=int, default=200_000, metavar="N", help="number of frames (200,000)")
+    frames.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the frames (1)")
+    frames.add_argument("--connections", type=int, default=32, metavar="N", help="concurrent connections (32)")
     frames.add_argument(
-        "--first-batch", type=int, default=0, metavar="N", help=f"begin at this batch of {BATCH_FRAMES} frames (0)"
+        "--first-batch", type=int, default=0, metavar="N", help=f"start at this batch of {BATCH_FRAMES} frames (0)"
     )
-    frames.add_argument("--login", action="store_true", help="at a listener that asks for a login, which nobody has")
-    crowd = kinds.add_parser("connections", help="idle, half-open, slow and busy connections: bounded memory")
+    frames.add_argument("--login", action="store_true", help="use a listener that requires a login, without logging in")
+    crowd = kinds.add_parser("connections", help="hold idle, half-open, slow and busy connections; check memory")
     crowd.add_argument("--idle", type=int, default=connections.IDLE, metavar="N")
     crowd.add_argument("--busy", type=int, default=connections.BUSY, metavar="N")
     crowd.add_argument("--slow", type=int, default=connections.SLOW, metavar="N")
     crowd.add_argument("--half-open", type=int, default=connections.HALF_OPEN, metavar="N")
-    crowd.add_argument("--seconds", type=float, default=connections.HOLD_S, metavar="S", help="how long each is held")
-    guests = kinds.add_parser("login", help="damaged logins, at the code that takes them: nobody comes in")
-    guests.add_argument("--inputs", type=int, default=200_000, metavar="N", help="how many messages (200,000)")
-    guests.add_argument("--seed", type=int, default=1, metavar="S", help="what they follow from (1)")
-    guests.add_argument("--first", type=int, default=0, metavar="N", help="begin at this conversation (0)")
+    crowd.add_argument("--seconds", type=float, default=connections.HOLD_S, metavar="S", help="how long to hold each")
+    guests = kinds.add_parser("login", help="feed damaged logins to the code that handles logins; none may succeed")
+    guests.add_argument("--inputs", type=int, default=200_000, metavar="N", help="number of messages (200,000)")
+    guests.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the messages (1)")
+    guests.add_argument("--first", type=int, default=0, metavar="N", help="start at this conversation (0)")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the node is stopped on exit
     directory = Path(tempfile.mkdtemp(prefix="tidelog-fuzz-"))

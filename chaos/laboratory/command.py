@@ -68,31 +68,35 @@ def _parser() -> argparse.ArgumentParser:
         description="Faults on a cluster of real processes behind proxies, judged by the answers that its clients got.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    running = commands.add_parser("run", help="one run, or one for each seed")
+    running = commands.add_parser("run", help="run once, or once for each seed")
     running.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
-    running.add_argument("--seconds", type=float, default=SECONDS, help=f"of faults, each run (default {SECONDS:g})")
-    running.add_argument("--nemesis", default=MIXED, help="names with commas between (see nemeses; default mixed)")
     running.add_argument(
-        "--workload", default="append", help=f"one or several with commas between: {', '.join(WORKLOADS)}"
+        "--seconds", type=float, default=SECONDS, help=f"seconds of faults in each run (default {SECONDS:g})"
+    )
+    running.add_argument("--nemesis", default=MIXED, help="names separated by commas (see nemeses; default mixed)")
+    running.add_argument(
+        "--workload", default="append", help=f"one, or several separated by commas: {', '.join(WORKLOADS)}"
     )
     running.add_argument("--nodes", type=int, default=3)
-    running.add_argument("--racks", type=int, default=0, help="spread the nodes over so many racks")
+    running.add_argument("--racks", type=int, default=0, help="number of racks to spread the nodes over")
     running.add_argument("--rate", type=float, default=PER_S, help=f"records per second (default {PER_S:g})")
-    running.add_argument("--operations", type=int, default=OPERATIONS_MAX, help="no more records than that")
-    running.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every node")
+    running.add_argument("--operations", type=int, default=OPERATIONS_MAX, help="maximum number of records")
+    running.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting for every node; repeatable"
+    )
     running.add_argument("--security", choices=tuple(KINDS), default="", help="secure the cluster, with access control")
-    running.add_argument("--replay", type=Path, metavar="HISTORY", help="take the schedule of an earlier run")
+    running.add_argument("--replay", type=Path, metavar="HISTORY", help="use the schedule of an earlier run")
     running.add_argument(
         "--mutant", default="", metavar="ID", help="break one of the nodes' rules (./dev sim --mutants)"
     )
-    running.add_argument("--dir", type=Path, help="keep histories (and clusters that broke) here")
-    running.add_argument("--name", help="name of the history, without suffix, for a single run")
-    running.add_argument("--report", action="store_true", help="make a page for each run, and a table for several")
+    running.add_argument("--dir", type=Path, help="keep histories (and clusters that failed) here")
+    running.add_argument("--name", help="for a single run: name of the history, without suffix")
+    running.add_argument("--report", action="store_true", help="write a page for each run, and a table for several")
     running.set_defaults(run=_run)
     judging = commands.add_parser("judge", help="judge a history again")
     judging.add_argument("history", type=Path)
     judging.set_defaults(run=_judge)
-    planning = commands.add_parser("plan", help="print the schedule of a seed, run nothing")
+    planning = commands.add_parser("plan", help="print a seed's schedule without running it")
     planning.add_argument("--seed", type=int, default=1)
     planning.add_argument("--seconds", type=float, default=SECONDS)
     planning.add_argument("--nemesis", default=MIXED)

@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 def add_link(commands: Any, say: Say) -> None:
     """Add the command to a parser."""
-    parser = commands.add_parser("link", help="a link, promoted under load while leaders and the link are killed")
+    parser = commands.add_parser("link", help="promote a link under load while killing leaders and the link")
     parser.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
     parser.set_defaults(run=lambda asked: _link(asked, say))
 

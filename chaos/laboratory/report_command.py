@@ -37,33 +37,38 @@ Commands = Any
 
 def add_reports(commands: Commands, say: Say) -> None:
     """Add the commands to a parser."""
-    reporting = commands.add_parser("report", help="make the page of a history, or of many with a table")
+    reporting = commands.add_parser("report", help="write a page for a history, or pages and a table for many")
     reporting.add_argument("history", type=Path, nargs="+", help="a history, or a directory of them")
     reporting.add_argument(
-        "--out", type=Path, metavar="FILE.html", help="the page, or the table; else beside the first"
+        "--out",
+        type=Path,
+        metavar="FILE.html",
+        help="where to write the page or table (default: beside the first history)",
     )
     reporting.set_defaults(run=lambda asked: _report(asked, say))
     for name, seeds, what in (
-        ("campaign", CAMPAIGN_SEEDS, "many runs one after the other, over workloads in turn"),
-        ("night", NIGHT_SEEDS, f"a campaign of 30 runs of {CAMPAIGN_S:g} s"),
+        ("campaign", CAMPAIGN_SEEDS, "run many times in a row, cycling through workloads"),
+        ("night", NIGHT_SEEDS, f"run a campaign of 30 runs of {CAMPAIGN_S:g} s"),
     ):
         parser = commands.add_parser(name, help=what)
-        parser.add_argument("--seeds", default=seeds, help=f"first-last, a run each (default {seeds})")
+        parser.add_argument("--seeds", default=seeds, help=f"first-last, one run each (default {seeds})")
         parser.add_argument(
-            "--seconds", type=float, default=CAMPAIGN_S, help=f"of faults each (default {CAMPAIGN_S:g})"
+            "--seconds", type=float, default=CAMPAIGN_S, help=f"seconds of faults in each run (default {CAMPAIGN_S:g})"
         )
-        parser.add_argument("--nemesis", default=MIXED, help="as run has it (default mixed)")
+        parser.add_argument("--nemesis", default=MIXED, help="as for run (default mixed)")
         parser.add_argument(
             "--workload",
             action="append",
             metavar="NAMES",
-            help=f"in turn with the others that are named (default: each of {', '.join(WORKLOADS)}); "
-            "several with commas between run side by side",
+            help=f"repeatable: runs cycle through those given (default: {', '.join(WORKLOADS)}); "
+            "workloads separated by commas run side by side",
         )
         parser.add_argument("--nodes", type=int, default=None)
         parser.add_argument("--rate", type=float, default=None, help="records per second")
-        parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of every node")
-        parser.add_argument("--security", choices=tuple(KINDS), default="", help="as run has it")
+        parser.add_argument(
+            "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting for every node; repeatable"
+        )
+        parser.add_argument("--security", choices=tuple(KINDS), default="", help="as for run")
         parser.add_argument("--dir", type=Path, help="keep histories and reports here")
         parser.set_defaults(run=lambda asked, name=name: _campaign(asked, name, say))
 

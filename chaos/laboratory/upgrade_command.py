@@ -25,13 +25,15 @@ Say = Callable[[str], None]
 
 def add_upgrade(commands: Any, say: Say) -> None:
     """Add the command to a parser."""
-    parser = commands.add_parser("upgrade", help="a rolling upgrade, back and finalised, with kill -9 at each step")
+    parser = commands.add_parser(
+        "upgrade", help="upgrade a cluster node by node, go back, finalise; kill -9 at each step"
+    )
     parser.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")
     parser.add_argument(
         "--from", dest="release", type=Path, default=FIRST_RELEASE, metavar="RELEASE",
         help=f"a wheel, or the Python of an installed release (default {FIRST_RELEASE})",
     )  # fmt: skip
-    parser.add_argument("--dir", type=Path, help="keep histories (and clusters that broke) here")
+    parser.add_argument("--dir", type=Path, help="keep histories (and clusters that failed) here")
     parser.set_defaults(run=lambda asked: _upgrade(asked, say))
 
 

@@ -70,20 +70,22 @@ async def _made() -> StagedCluster:
 @click.command()
 @click.argument("names", nargs=-1, metavar="[CASE …]")
 @click.option("--list", "listed", is_flag=True, help="List the cases and what each tries.")
-@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Run them this many times.")
+@click.option("--repeat", type=click.IntRange(1), default=1, show_default=True, help="Run each case this many times.")
 @click.option("--keep", is_flag=True, help="Keep checkpoints and logs even after success.")
-@click.option("--ahead", type=click.IntRange(1), default=1, show_default=True, help="Sparks started ahead.")
+@click.option(
+    "--ahead", type=click.IntRange(1), default=1, show_default=True, help="How many Spark processes to start ahead."
+)
 @click.option(
     "--patience", type=click.FloatRange(1), default=1.0, show_default=True, help="Multiply all time limits by this."
 )
-@click.option("--cluster", is_flag=True, help="On a standalone cluster of Spark with two workers, started for it.")
+@click.option("--cluster", is_flag=True, help="Use a standalone Spark cluster with two workers, started for the run.")
 def kills(
     names: tuple[str, ...], listed: bool, repeat: int, keep: bool, ahead: int, patience: float, cluster: bool
 ) -> int:
-    """Spark on three brokers, and what dies on the way: is each row in the sink once?
+    """Run Spark on three brokers, kill processes on the way, and check that each row is in the sink exactly once.
 
-    Exit code 0 only if every case (by default all of them) went as it is to go. Each death is placed at a step of a
-    call to the brokers, so there is no seed, and a case is the same each time.
+    Exit code 0 only if every named case (default: all) went as expected. Each kill happens at a fixed step of a call to
+    the brokers, so there is no seed, and a case is the same each time.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # everything is stopped on exit
     if listed:

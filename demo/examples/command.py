@@ -23,7 +23,7 @@ from tidelog.demo.log.flights import FLIGHTS, FlightsMissing, find_files
 SEEDS: int = 10**6
 
 rows_option = click.option(
-    "--rows", type=click.IntRange(1_000, FLIGHTS), default=FLIGHTS, show_default=True, help="So many flights."
+    "--rows", type=click.IntRange(1_000, FLIGHTS), default=FLIGHTS, show_default=True, help="Number of flights."
 )
 seed_option = click.option("--seed", type=int, help="Decides what to kill and when. Default: random, and shown.")
 keep_option = click.option("--keep", is_flag=True, help="Keep data and logs even after success.")
@@ -31,7 +31,7 @@ keep_option = click.option("--keep", is_flag=True, help="Keep data and logs even
 
 @click.group()
 def example() -> None:
-    """The programs of examples/, each on a cluster of its own, while processes are killed with kill -9."""
+    """Run programs of examples/, each on its own cluster, while killing processes with kill -9."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops everything that was started
     try:
         find_files()

@@ -67,25 +67,27 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser for the options."""
     made = argparse.ArgumentParser(
         prog="./dev sim",
-        description="Runs the cluster in simulated time under seeded faults and judges the outcome.",
+        description="Run the cluster in simulated time under seeded faults and judge the outcome.",
         epilog="Exit code: 0 all held; 1 something did not; 2 wrong usage; 130 interrupted.",
         allow_abbrev=False,
     )
     add = made.add_argument
-    add("--list", action="store_true", help="the scenarios there are, a line each")
-    add("--scenario", metavar="NAME[,NAME]", default="", help="which (default: all, or all of --file)")
+    add("--list", action="store_true", help="list the scenarios")
+    add("--scenario", metavar="NAME[,NAME]", default="", help="scenarios to run (default: all, or all in --file)")
     add("--file", metavar="FILE.py", type=Path, help="a Python file that defines scenarios of your own")
-    add("--seeds", metavar="N|A-B", help=f"seeds 1 to N, or A to B (default {SEEDS}; endless with a time)")
-    add("--seed", metavar="N", type=int, help="one seed: replay it")
-    add("--fresh", action="store_true", help="begin at a random seed; it is printed")
-    add("--seconds", metavar="S", type=float, help="begin no run after that many seconds (of each mutant)")
+    add("--seeds", metavar="N|A-B", help=f"seeds 1 to N, or A to B (default {SEEDS}; endless with a time limit)")
+    add("--seed", metavar="N", type=int, help="replay one seed")
+    add("--fresh", action="store_true", help="start at a random seed and print it")
+    add("--seconds", metavar="S", type=float, help="start no run after this many seconds (with --mutants: of each)")
     add("--minutes", metavar="M", type=float, help="the same in minutes")
     add("--keep", metavar="I,J,…", help="with --seed: keep only these faults of its schedule (or: none)")
     add("--trace", action="store_true", help="with --seed: print the run line by line")
     add("--shrink", action="store_true", help="find the few faults that make a seed fail")
-    add("--shrink-runs", metavar="N", type=int, default=RUNS_MAX, help=f"at most so many runs ({RUNS_MAX})")
-    add("--shrink-seconds", metavar="S", type=float, default=SECONDS_MAX, help=f"at most so long ({SECONDS_MAX:g})")
-    add("--failures", metavar="N", type=int, default=FAILURES_MAX, help=f"stop after so many ({FAILURES_MAX})")
+    add("--shrink-runs", metavar="N", type=int, default=RUNS_MAX, help=f"use at most this many runs ({RUNS_MAX})")
+    add(
+        "--shrink-seconds", metavar="S", type=float, default=SECONDS_MAX, help=f"take at most so long ({SECONDS_MAX:g})"
+    )
+    add("--failures", metavar="N", type=int, default=FAILURES_MAX, help=f"stop after N failures ({FAILURES_MAX})")
     add("--workers", metavar="N", type=int, default=processors(), help="processes (default: one per processor)")
     add(
         "--run-seconds",
@@ -99,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="ID,…",
         nargs="?",
         const="",
-        help=f"check that each patch is caught within --seeds ({MUTANT_SEEDS})?",
+        help=f"check that --seeds catch each mutant ({MUTANT_SEEDS})",
     )
     add("--check-determinism", metavar="N", type=int, help="run N seeds twice and compare the runs")
     return made

@@ -46,7 +46,7 @@ LOG_FILES_KEPT: Final = 3
     "first_users",
     multiple=True,
     metavar="USER",
-    help="A user of a new cluster, SCRAM-SHA-512=[name=admin,password=...], or @FILE with such lines; repeatable. A "
+    help="A user of a new cluster, SCRAM-SHA-512=[name=admin,password=...], or @FILE with such lines; repeatable. "
     "An existing cluster keeps its users.",
 )
 @click.option(
