@@ -19,7 +19,7 @@ MUTANTS: Final = (
     mutant(
         id="revoked-right-stays",
         rule="no right outlives the image",
-        what="A node hears of an entry that is gone and goes on deciding by it.",
+        what="A node learns that an entry was removed and keeps deciding by it.",
         module=_ACCESS,
         old="                self.authorizer.remove(acl_id)\n                continue\n",
         new="                continue\n",
@@ -27,7 +27,7 @@ MUTANTS: Final = (
     mutant(
         id="change-of-rights-goes-unsaid",
         rule="no right outlives the image",
-        what="An image drops an entry, and what is told of the change leaves that out.",
+        what="An image drops an entry, but the report of its changes omits that.",
         module=_CHANGE,
         old="                self._acls.drop(record.acl_id)\n                self._acls_changed.add(record.acl_id)\n",
         new="                self._acls.drop(record.acl_id)\n",
@@ -35,7 +35,7 @@ MUTANTS: Final = (
     mutant(
         id="decision-cached-for-ever",
         rule="no right outlives the image",
-        what="What was decided once is decided so until the cache is full, whatever entries come and go.",
+        what="A cached decision stays valid until the cache is full, whatever entries are added or removed.",
         module=_AUTHORIZER,
         old="    def _changed(self) -> None:\n        self._cached.clear()\n",
         new="    def _changed(self) -> None:\n",
@@ -43,7 +43,7 @@ MUTANTS: Final = (
     mutant(
         id="restarted-node-knows-no-rights",
         rule="a node decides as its image says",
-        what="A node that starts takes over everything in its metadata but the entries, and denies what is allowed.",
+        what="A starting node takes over all of its metadata except the entries, and denies what is allowed.",
         module=_CHANGE,
         old="        acls=frozenset(acl for acl in {*old.acls, *new.acls}",
         new="        acls=frozenset(acl for acl in {*old.acls}",
@@ -51,7 +51,7 @@ MUTANTS: Final = (
     mutant(
         id="first-entry-decides",
         rule="an entry that denies comes before all that allow",
-        what="Behind an entry that allows nobody looks for one that denies.",
+        what="After an entry that allows, nobody looks for one that denies.",
         module=_AUTHORIZER,
         old="                if acl.permission is PermissionType.DENY:\n"
         "                    if acl.operation is _ALL or acl.operation is operation:\n",
@@ -61,7 +61,7 @@ MUTANTS: Final = (
     mutant(
         id="whoever-describes-may-read",
         rule="every request has the permission that it needs",
-        what="A fetch on a stream asks for DESCRIBE, which a writer has too.",
+        what="A fetch on a stream requires DESCRIBE, which a writer has too.",
         module=_GUARD,
         old="        faults = [topic_by_id(image, part.topic_id, access, READ) for part in request.partitions]\n",
         new="        from tidelog.broker.access.resources import DESCRIBE\n\n"
@@ -70,7 +70,7 @@ MUTANTS: Final = (
     mutant(
         id="controller-trusts-brokers",
         rule="the active controller judges a change for the client that a broker names",
-        what="A controller does what a broker passes on, which judged it by an older image.",
+        what="A controller executes what a broker forwards, although the broker judged it by an older image.",
         module="tidelog.broker.access.forwarded",
         old="        return await rule(request, access, image(), lambda passed: handler(passed, context))\n",
         new="        return await handler(request, context)\n",
@@ -78,7 +78,7 @@ MUTANTS: Final = (
     mutant(
         id="revocation-is-not-stored",
         rule="what an administrator was told is so",
-        what="An administrator is told that an entry is deleted, and sometimes it stays.",
+        what="An administrator is told that an entry was deleted, but sometimes it stays.",
         module=_CHANGES,
         old="    return Decision(tuple(gone.values()), DeleteAclsResponse(ErrorCode.NONE, tuple(results)))\n",
         new="    kept = () if len(image.acls) % 3 == 0 else tuple(gone.values())\n"

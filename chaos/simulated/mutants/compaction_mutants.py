@@ -19,7 +19,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="cleaner-drops-a-live-key",
         rule="latest stays",
-        what="A record goes though it is the last of its key.",
+        what="The cleaner removes a record although it is the last with its key.",
         module=_FILTER,
         old="                if offset < latest(key) or not (has_value or keeps_tombstones):\n",
         new="                if offset <= latest(key) or not (has_value or keeps_tombstones):\n",
@@ -27,7 +27,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="cleaner-takes-a-hash-for-a-key",
         rule="latest stays",
-        what="Two keys whose hashes begin alike are one to the cleaner: the older one's last record goes.",
+        what="The cleaner treats two keys whose hashes begin alike as one: the older key's last record is removed.",
         module="tidelog.storage.cleaner.offset_map",
         old="    return blake2b(key, digest_size=_HASH_BYTES).digest()\n",
         new="    return blake2b(key, digest_size=1).digest() + bytes(15)\n",
@@ -35,7 +35,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="cleans-above-the-high-watermark",
         rule="latest stays",
-        what="The cleaner goes up to the log's end: a record goes in favour of one that is cut away later.",
+        what="The cleaner works up to the log's end: it removes a record in favour of one that is truncated later.",
         module=_COMPACTION,
         old="        stable = self.last_stable_offset(Offset(high_watermark))\n",
         new="        stable = self.log_end_offset\n",
@@ -43,7 +43,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="ignores-min-compaction-lag",
         rule="superseded only",
-        what="Records younger than min.compaction.lag.ms are compacted away.",
+        what="The cleaner compacts records younger than min.compaction.lag.ms.",
         module=_PLAN,
         old="    if config.min_compaction_lag_ms > 0:\n",
         new="    if config.min_compaction_lag_ms < 0:\n",
@@ -51,7 +51,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="tombstone-goes-at-once",
         rule="tombstones",
-        what="A tombstone goes with the first pass: a reader that is under way never hears of the deletion.",
+        what="The first pass removes a tombstone: a reader in progress never learns of the deletion.",
         module=_FILTER,
         old="        keeps_tombstones = not batch.attributes & DELETE_HORIZON or self._now_ms < batch.base_timestamp\n",
         new="        keeps_tombstones = False\n",
@@ -59,7 +59,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="delete-retention-not-kept",
         rule="tombstones",
-        what="A tombstone goes with the second pass, whatever delete.retention.ms says.",
+        what="The second pass removes a tombstone, whatever delete.retention.ms says.",
         module=_FILTER,
         old="        self._horizon_ms = now_ms + delete_retention_ms\n",
         new="        self._horizon_ms = now_ms\n",
@@ -67,8 +67,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="timestamps-move-with-the-horizon",
         rule="as it was",
-        what="A batch bears the time up to which it keeps its tombstones in the place of its base timestamp, and its "
-        "records' distances stay as they were: their times change (KIP-534).",
+        what="A batch stores its delete horizon in place of its base timestamp without adjusting its records' "
+        "timestamp deltas: their times change (KIP-534).",
         module="tidelog.proto.records.spans",
         old="        shift = base_timestamp - delete_horizon_ms\n",
         new="        shift = 0\n",
@@ -76,7 +76,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="copy-is-not-synced",
         rule="latest stays",
-        what="The cleaned copy takes the place of its originals before it is on the disk (a loss of power takes both).",
+        what="The cleaned copy replaces its originals before it is on disk (a power loss takes both).",
         module=_CLEANING,
         old="                file.get().fdatasync()\n",
         new="                file.get()\n",
@@ -84,7 +84,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="originals-go-before-the-copy-has-its-name",
         rule="latest stays",
-        what="The originals are removed while the copy's name is not durable yet.",
+        what="The originals are removed before the copy's name is durable.",
         module=_CHAIN,
         old="        self.sync_names()\n        for segment in reversed(old):\n",
         new="        for segment in reversed(old):\n",
@@ -92,7 +92,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="swap-is-not-finished",
         rule="latest stays",
-        what="A start after a crash in the midst of a swap drops the copy, though its originals are gone already.",
+        what="A start after a crash in the middle of a swap drops the copy, although its originals are already gone.",
         module="tidelog.storage.log.recovery",
         old='_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX, MENDED_SUFFIX)\n',
         new='_UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX, MENDED_SUFFIX, SWAP_SUFFIX)\n',
@@ -100,8 +100,8 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="forgets-producers",
         rule="producers known",
-        what="The last batch of a producer goes when its records do: after a restart its sequence is not known, and a "
-        "retry is written twice.",
+        what="A producer's last batch is removed along with its records: after a restart its sequence is unknown, and "
+        "a retry is written twice.",
         module=_FILTER,
         old="        stays = is_last or begins_epoch or self._is_last_of_producer(batch)\n",
         new="        stays = is_last or begins_epoch\n",
@@ -109,7 +109,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="clean-offset-runs-ahead",
         rule="progress",
-        what="A log is noted as clean up to its end, though the pass went only to where it could.",
+        what="A log is marked clean up to its end, although the pass could only clean part of it.",
         module="tidelog.storage.log.cleaner",
         old="                self._logs.store_clean_offset(log, cleaning.end_offset)\n",
         new="                self._logs.store_clean_offset(log, log.log_end_offset)\n",
@@ -117,7 +117,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     mutant(
         id="cleaner-never-looks",
         rule="progress",
-        what="No log is ever found to be due.",
+        what="The cleaner never finds a log that is due.",
         module=_PLAN,
         old="        return self.cleanable_bytes > 0 and (",
         new="        return self.cleanable_bytes < 0 and (",

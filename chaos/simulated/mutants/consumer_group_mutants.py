@@ -20,7 +20,7 @@ _COORDINATOR: Final = (
     mutant(
         id="free-though-another-has-it",
         rule="one owner",
-        what="The coordinator gives a partition to its next owner while the one before still has it.",
+        what="The coordinator gives a partition to its next owner while the previous one still has it.",
         module=_RECONCILING,
         old="            if owners.get((topic_id, partition), member_id) == member_id:\n",
         new="            if member_id:\n",
@@ -28,8 +28,8 @@ _COORDINATOR: Final = (
     mutant(
         id="epoch-rises-before-all-is-given-up",
         rule="fenced",
-        what="A member that has yet to give partitions up is told the next epoch: what it sends for them in that epoch "
-        "is good when they are another's (KAFKA-19974).",
+        what="The coordinator tells a member the next epoch before the member has given up all its partitions: what "
+        "it sends for them in that epoch counts even when they belong to another (KAFKA-19974).",
         module=_RECONCILING,
         old="        return replace(now, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, pending=revoked)\n",
         new="        return replace(\n"
@@ -39,8 +39,8 @@ _COORDINATOR: Final = (
     mutant(
         id="heartbeat-answered-before-stored",
         rule="one owner",
-        what="Members are told what they have before it is in the log, and others what follows from it: the next "
-        "coordinator knows nothing of either.",
+        what="The coordinator tells members what they own before it is in the log, and tells others what follows from "
+        "it: the next coordinator knows nothing of either.",
         module=_HEARTBEATING,
         old="        consumer.busy += len(batches)\n        if not batches:\n",
         new="        pending.tell(ErrorCode.NONE)\n        if not batches:\n",
@@ -49,7 +49,7 @@ _COORDINATOR: Final = (
     mutant(
         id="any-earlier-epoch-is-good",
         rule="fenced",
-        what="A heartbeat of any earlier epoch is taken, as if only its answer had been lost.",
+        what="The coordinator accepts a heartbeat of any earlier epoch, as if only its answer had been lost.",
         module=_ASKING,
         old="        said == current.previous_epoch\n        and said < known\n",
         new="        said < known\n",
@@ -57,7 +57,7 @@ _COORDINATOR: Final = (
     mutant(
         id="pending-is-forgotten",
         rule="one owner",
-        what="What a member has yet to give up counts as free (KAFKA-16147).",
+        what="Partitions that a member has yet to give up count as free (KAFKA-16147).",
         module="tidelog.groups.state.consumer_group",
         old="    for owned in (current.assigned, current.pending):\n",
         new="    for owned in (current.assigned,):\n",
@@ -65,7 +65,7 @@ _COORDINATOR: Final = (
     mutant(
         id="any-epoch-may-commit",
         rule="fenced",
-        what="A member commits for partitions that it gave up, in the epoch of that time (KIP-1251).",
+        what="A member can commit for partitions that it gave up, in the epoch in which it had them (KIP-1251).",
         module=_CLAIMS,
         old="        if since is None or epoch < since:\n            return stale\n",
         new="",
@@ -73,7 +73,7 @@ _COORDINATOR: Final = (
     mutant(
         id="silent-members-stay",
         rule="progress",
-        what="A member that is not heard of stays in its group for ever, with its partitions.",
+        what="A silent member stays in its group forever, with its partitions.",
         module=_HEARTBEATING,
         old="        self._shard.counters.expired_sessions += 1\n        self._fence(change, member_id, topics)\n",
         new="        self._shard.counters.expired_sessions += 1\n",
@@ -84,7 +84,7 @@ _MEMBER: Final = (
     mutant(
         id="says-so-before-it-gives-up",
         rule="owned only",
-        what="The consumer tells the coordinator that it has given partitions up, and only then does.",
+        what="The consumer tells the coordinator that it has given up partitions before it does so.",
         module=_ASSIGNED,
         old="        if revoked:\n            yield from self._settle(revoked)\n",
         new="        if revoked:\n            gone = set(revoked)\n"
@@ -96,7 +96,7 @@ _MEMBER: Final = (
     mutant(
         id="deaf-to-its-fencing",
         rule="progress",
-        what="A member that the coordinator does not know any more stays as it is, and does not join again.",
+        what="A member that the coordinator no longer knows carries on and does not rejoin.",
         module=_MEMBERSHIP,
         old="        if code in _FENCING:\n            return self._fence()\n",
         new="        if code in _FENCING:\n            return Next.LATER\n",

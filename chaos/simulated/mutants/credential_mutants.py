@@ -20,7 +20,7 @@ MUTANTS: Final = (
     mutant(
         id="deleted-user-goes-on",
         rule="a deleted user is out with its next request",
-        what="Whoever has logged in by a password is served until the login ends, whether there is such a user or not.",
+        what="A user who logged in with a password is served until the login ends, even after the user was deleted.",
         module=_LOGINS,
         old="        return lambda: self._users.is_there(accepted.name)\n",
         new="        return lambda: True\n",
@@ -28,7 +28,7 @@ MUTANTS: Final = (
     mutant(
         id="password-is-remembered",
         rule="a changed password holds for the next login",
-        what="A node takes the first password that it ever saw of a user.",
+        what="A node accepts the first password that it ever saw of a user.",
         module=_LOGINS,
         old="        return self._image().users.get((name, mechanism)) or decoy\n",
         new="        found = self._image().users.get((name, mechanism))\n"
@@ -46,7 +46,7 @@ MUTANTS: Final = (
     mutant(
         id="logins-by-an-older-image",
         rule="credentials are good as the image in force says",
-        what="Logins and their users are judged by the image that was in force a few questions ago.",
+        what="Logins and their users are judged by the image that was in force a few checks ago.",
         module=_ROLE,
         old="        self._logins = NodeLogins(config, lambda: view.image, clock)\n",
         new="        old = [view.image]\n"
@@ -55,7 +55,7 @@ MUTANTS: Final = (
     mutant(
         id="expired-token-goes-on",
         rule="nobody logs in by an expired token",
-        what="A token is good for as long as nobody has removed it.",
+        what="A token remains valid until somebody removes it.",
         module=_TOKENS,
         old="        return None if token is None or is_expired(token, self._now_ms()) else token\n",
         new="        return token\n",
@@ -63,7 +63,7 @@ MUTANTS: Final = (
     mutant(
         id="removed-token-goes-on",
         rule="a removed token is out with its next request",
-        what="Whoever has logged in by a token is served until the login ends, whether the token is there or not.",
+        what="A user who logged in with a token is served until the login ends, even after the token was removed.",
         module=_LOGINS,
         old="return lambda: tokens.is_valid(accepted.delegation_token)",
         new="return lambda: True",
@@ -71,7 +71,7 @@ MUTANTS: Final = (
     mutant(
         id="image-keeps-a-removed-token",
         rule="expired tokens are swept away",
-        what="An image does not drop a token that the log removes.",
+        what="An image keeps a token that the log removes.",
         module=_CHANGE,
         old="                self._delegation_tokens.drop(record.token_id)\n",
         new="                pass\n",
@@ -87,7 +87,7 @@ MUTANTS: Final = (
     mutant(
         id="stream-outlives-its-login",
         rule="a stream ends with the login behind it",
-        what="Frames of a stream are served that was opened under a login, whatever has become of that.",
+        what="A stream's frames are served even after the login under which it was opened has ended.",
         module=_LASTING,
         old="        if not self._lasts():\n",
         new="        if False:\n",
@@ -95,7 +95,7 @@ MUTANTS: Final = (
     mutant(
         id="renewal-beyond-the-longest-life",
         rule="a token lives no longer than delegation.token.max.lifetime.ms, renewals included",
-        what="Each renewal counts from now, whatever the token's longest life is.",
+        what="Each renewal counts from now, whatever the token's maximum lifetime.",
         module=_TOKEN_CHANGES,
         old="        until_ms = min(now_ms + period_ms, found.max_timestamp_ms)\n",
         new="        until_ms = now_ms + period_ms\n",
@@ -103,7 +103,7 @@ MUTANTS: Final = (
     mutant(
         id="expired-token-is-renewed",
         rule="nobody renews an expired token",
-        what="The controller renews any token that is still there.",
+        what="The controller renews any token that still exists.",
         module=_TOKEN_CHANGES,
         old="            # In this order, as in Kafka; to expire one it is the other way round.\n"
         "            found = _unless_expired(found, now_ms)\n",

@@ -23,7 +23,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="scrub-reads-nothing",
         rule="R30",
-        what="No pass of the scrub is ever begun: damage is handed out until a reader complains.",
+        what="The scrub never begins a pass: damage is served until a reader complains.",
         module=_SCRUBBING,
         old="        stretch = self._stretch = self._stretch or self._begin_next()\n",
         new="        stretch = None\n",
@@ -31,7 +31,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="scrub-forgets-the-last-segments",
         rule="R30",
-        what="A pass leaves a log after its first stretch: damage further on is never looked for.",
+        what="A pass leaves a log after its first stretch: nobody looks for damage further on.",
         module=_SCRUBBING,
         old="            if examination.next_offset < stretch.target and self._queue is not None:\n",
         new="            if False:\n",
@@ -39,7 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="known-damage-is-handed-out",
         rule="R30",
-        what="Damage is noted and counted, and reads of it go on as before.",
+        what="Damage is recorded and counted, but reads of it continue as before.",
         module=_SEGMENT,
         old="        for known in self.damage:\n            if known.first_offset <= offset < known.next_offset:\n"
         "                raise CorruptBatch(",
@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="damage-is-not-mended",
         rule="R31",
-        what="Nobody asks another replica for what is damaged.",
+        what="Nobody asks another replica for the damaged data.",
         module=_MENDING,
         old="        partition = self._partition_of(TopicIdPartition(damaged.topic_id, damaged.partition))\n",
         new="        partition = None\n",
@@ -69,7 +69,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="mended-segment-is-short",
         rule="R31",
-        what="The copy of a damaged segment ends with the last range that was mended.",
+        what="The copy of a damaged segment ends with the last repaired range.",
         module=_MENDING,
         old="        await self._copy_up_to(mend, mend.segment.size)\n",
         new="",
@@ -77,7 +77,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="mended-range-is-left-out",
         rule="R31",
-        what="What another replica has is judged and not written: the range is missing in the copy.",
+        what="Another replica's data is checked but not written: the copy lacks the range.",
         module=_MEND,
         old="        taken, due = self._judge(known, batches, self.due)\n        self._append(taken)\n",
         new="        taken, due = self._judge(known, batches, self.due)\n",
@@ -85,8 +85,8 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="durable-headers-believed",
         rule="R31",
-        what="A start looks for damage behind the header that shows it: a whole batch is taken for damaged, or the log "
-        "ends where a spoiled header says.",
+        what="A start believes every durable header and looks for damage only behind it: a whole batch counts as "
+        "damaged, or the log ends where a corrupt header says.",
         module="tidelog.storage.log.recovery",
         old="                if batch.next_offset >= recovery_point:\n",
         new="                if batch.base_offset >= recovery_point:\n",
@@ -94,7 +94,7 @@ MUTANTS: tuple[Mutant, ...] = (
     mutant(
         id="producers-taken-from-damage",
         rule="R31",
-        what="A start takes producers from the headers of batches, whether they match their CRC or not.",
+        what="A start takes producers from batch headers whether or not the batches match their CRCs.",
         module=_LOADING,
         old="    for found in examine(segment.log.get().pread, position, segment.size, expected):\n",
         new="    def walked():\n"

@@ -27,8 +27,8 @@ _WHO: Final = (
     mutant(
         id="no-generation-check-on-commit",
         rule="fenced",
-        what="The coordinator takes a member's commit whatever generation it names: a zombie that wakes after others "
-        "were given its partitions takes their progress back.",
+        what="The coordinator accepts a member's commit whatever generation it names: a zombie that wakes after "
+        "others were given its partitions overwrites their progress.",
         module=_COMMITTING,
         old='        if generation != group.generation:\n            return ErrorCode.ILLEGAL_GENERATION, f"expected',
         new='        if generation < -1:\n            return ErrorCode.ILLEGAL_GENERATION, f"expected',
@@ -36,7 +36,7 @@ _WHO: Final = (
     mutant(
         id="no-member-check-on-commit",
         rule="fenced",
-        what="The coordinator takes commits of the present generation from anybody, whether it is a member or not.",
+        what="The coordinator accepts commits of the current generation from anybody, member or not.",
         module=_COMMITTING,
         old="        refusal = group.refusal(member_id, instance_id)\n"
         "        if refusal is not ErrorCode.NONE:\n"
@@ -46,7 +46,7 @@ _WHO: Final = (
     mutant(
         id="no-static-fencing",
         rule="fenced",
-        what="A static member that was replaced stays who it was: two processes of one instance id are heard "
+        what="A static member that was replaced keeps its identity: two processes with one instance id are served "
         "(KIP-345).",
         module=_GROUP,
         old="            if known != member_id:\n                return ErrorCode.FENCED_INSTANCE_ID\n"
@@ -57,7 +57,7 @@ _WHO: Final = (
     mutant(
         id="member-not-removed-at-session-end",
         rule="progress",
-        what="A member that is not heard of stays in its group for ever, with its partitions.",
+        what="A silent member stays in its group forever, with its partitions.",
         module=_REBALANCING,
         old="        self._shard.counters.expired_sessions += 1\n        self.drop(group, member)\n"
         "        self.member_gone(group, now)\n",
@@ -69,8 +69,8 @@ _STORED: Final = (
     mutant(
         id="commit-applied-before-replicated",
         rule="no regress",
-        what="A commit counts, and is acknowledged, as soon as the coordinator has written it: its followers need not "
-        "have it when it dies.",
+        what="A commit takes effect and is acknowledged as soon as the coordinator has written it: its followers may "
+        "not have it when it dies.",
         module=_COMMITTING,
         old="        self._shard.append(records, _OffsetsAppend(self._shard, group, changes, waiter, answered), now)\n",
         new="        from tidelog.groups.state.shard_state import GroupRecordAppend\n\n"
@@ -80,7 +80,7 @@ _STORED: Final = (
     mutant(
         id="commit-read-before-replicated",
         rule="no regress",
-        what="A commit is read by others as soon as the coordinator has written it, though it is acknowledged later.",
+        what="Others can read a commit as soon as the coordinator has written it, although it is acknowledged later.",
         module=_COMMITTING,
         old="        self._shard.append(records, _OffsetsAppend(self._shard, group, changes, waiter, answered), now)\n",
         new="        for topic, partition, value in changes:\n"
@@ -97,8 +97,8 @@ _STORED: Final = (
     mutant(
         id="assignment-answered-before-stored",
         rule="one owner",
-        what="Members are told the leader's assignment before it is in the log: the next coordinator knows nothing of "
-        "that generation and gives its number to another one.",
+        what="Members learn the leader's assignment before it is in the log: the next coordinator does not know that "
+        "generation and reuses its number.",
         module=_SYNCING,
         old="        group.record_number = group.storing = number\n",
         new="        group.record_number = group.storing = number\n"
@@ -107,7 +107,7 @@ _STORED: Final = (
     mutant(
         id="loading-stops-at-the-first-slice",
         rule="no regress",
-        what="A coordinator loads only the first part of its log, and serves what was committed long ago.",
+        what="A coordinator loads only the first part of its log, and serves offsets that were committed long ago.",
         module=_LOADING,
         old="        offset = found.next_offset\n    error",
         new="        offset = bounds.end\n    error",
@@ -122,7 +122,7 @@ _STORED: Final = (
     mutant(
         id="loading-passes-groups-over",
         rule="one owner",
-        what="A coordinator that loads takes the offsets and leaves the groups out: generations begin anew.",
+        what="A coordinator loads the offsets but not the groups: generations start over.",
         module="tidelog.groups.replaying",
         old="                (self._group(group_id) if group is None else group).load(metadata)\n",
         new="                return\n",
@@ -130,8 +130,8 @@ _STORED: Final = (
     mutant(
         id="served-before-committed",
         rule="no regress",
-        what="A coordinator serves what it has loaded though its log is not committed up to there: the next one may "
-        "not have it.",
+        what="A coordinator serves what it has loaded before its log is committed up to there: the next one may not "
+        "have it.",
         module=_LOADING,
         old="    error = await log.committed(partition, leader_epoch, bounds.end)\n"
         "    return None if error is ErrorCode.NONE else error.name\n",
@@ -140,8 +140,8 @@ _STORED: Final = (
     mutant(
         id="replacement-not-stored",
         rule="fenced",
-        what="A static member's new id is not written: the next coordinator knows the old one, and fences the member "
-        "that lives in favour of the one that was replaced.",
+        what="A static member's new id is not written: the next coordinator knows the old id, and fences the live "
+        "member in favour of the one that was replaced.",
         module=_JOINING,
         old="group.record_number = shard.append([shard.group_record(group, assignments)], pending, now)",
         new="pending.ended(len(assignments), ErrorCode.NONE, now)",
@@ -160,8 +160,8 @@ _CLIENT: Final = (
     mutant(
         id="commits-what-is-being-handed-out",
         rule="delivered",
-        what="Poll fills its hands before it commits: what it is about to return is committed, and lost if the user "
-        "dies over it.",
+        what="poll() collects its records before it commits: it commits the records that it is about to return, which "
+        "are lost if the user's process dies while handling them.",
         module="tidelog.client.group.poll_commits",
         old="            self._automatic = self.send(offsets, None)\n",
         new="            offsets = {at: each._replace(offset=each.offset + 1) for at, each in offsets.items()}\n"
@@ -178,7 +178,7 @@ _CLIENT: Final = (
     mutant(
         id="begins-anew-instead-of-at-the-committed",
         rule="forward only",
-        what="The consumer does not ask what is committed: it begins where a new group would.",
+        what="The consumer does not ask for the committed offset: it starts where a new group would.",
         module="tidelog.client.fetching.positions",
         old="    def ask_committed(self) -> None:\n"
         '        """Forget the position; take the committed offset."""\n'
@@ -189,7 +189,7 @@ _CLIENT: Final = (
     mutant(
         id="deaf-to-its-eviction",
         rule="progress",
-        what="A member that is told that the group has gone on without it stays as it is, and does not join again.",
+        what="A member that is told that the group has moved on without it carries on and does not rejoin.",
         module=_MEMBERSHIP,
         old="        if code in _FORGOTTEN or code is ErrorCode.FENCED_INSTANCE_ID:\n",
         new="        if code in _FORGOTTEN:\n"
@@ -207,7 +207,7 @@ _CLIENT: Final = (
     mutant(
         id="no-commit-on-close",
         rule="committed",
-        what="A consumer that closes does not commit what it has handed out.",
+        what="A consumer does not commit what it has handed out when it closes.",
         module=_POLLED_GROUP,
         old="            if self.config.auto_commits and offsets:\n",
         new="            if offsets is None:\n",
@@ -223,7 +223,7 @@ _CLIENT: Final = (
     mutant(
         id="blind-to-new-partitions",
         rule="delivered",
-        what="The group's leader does not notice that topics have grown, or that there are more of them.",
+        what="The group's leader does not notice that topics have grown, or that new ones match.",
         module=_CONSUMER_GROUP,
         old="        return led != {name: len(",
         new="        return {} == {name: len(",

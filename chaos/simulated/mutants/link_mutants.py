@@ -16,8 +16,8 @@ MUTANTS: Final = (
     mutant(
         id="link-keeps-producer-ids",
         rule="ids",
-        what="Records come over with the ids that their producers have at the source: the target gives out the same, "
-        "and takes its first producers' records for those.",
+        what="Copied records keep their producer ids from the source: the target assigns the same ids, and takes its "
+        "first producers' records for those.",
         module="tidelog.client.links.batches",
         old="        producer_id=batch.producer_id ^ mask,\n",
         new="        producer_id=batch.producer_id,\n",
@@ -25,7 +25,7 @@ MUTANTS: Final = (
     mutant(
         id="promotion-leaves-transactions-open",
         rule="transactions",
-        what="What is open at the promotion is not aborted: readers of read_committed never get past it.",
+        what="A promotion does not abort open transactions: read_committed readers never get past them.",
         module=_MANAGING,
         old="    while found := await _open(admin, places):\n",
         new="    while found := []:\n",
@@ -33,7 +33,7 @@ MUTANTS: Final = (
     mutant(
         id="groups-beyond-the-end",
         rule="groups",
-        what="A group's offset is copied though the records before it are not there yet.",
+        what="A group's offset is copied before the records that precede it.",
         module="tidelog.client.links.group_offsets",
         old="OffsetAndMetadata(min(offset, ends[at]), -1,",
         new="OffsetAndMetadata(offset, -1,",
@@ -41,7 +41,7 @@ MUTANTS: Final = (
     mutant(
         id="drain-fences-nobody",
         rule="drain",
-        what="The source's leaders take records while it is drained.",
+        what="The source's leaders accept records during a drain.",
         module="tidelog.replication.partition.partition",
         old="        if self.state.config.link_name and origin is Origin.CLIENT:\n",
         new="        if self.state.config.takes_link and origin is Origin.CLIENT:\n",
@@ -49,8 +49,8 @@ MUTANTS: Final = (
     mutant(
         id="drained-log-takes-empty-markers",
         rule="reverse",
-        what="A fenced log takes the ends of transactions that wrote nothing to it: it is no beginning of the other "
-        "one any more.",
+        what="A fenced log accepts end markers of transactions that wrote nothing to it: it is no longer a prefix of "
+        "the other log.",
         module="tidelog.replication.serving.marking",
         old="                if refusal is None and partition.state.config.link_name:\n",
         new="                if refusal is None and partition.state.config.takes_link:\n",
@@ -75,8 +75,8 @@ MUTANTS: Final = (
     mutant(
         id="promotion-waits-for-nobody",
         rule="promotion",
-        what="A promotion does not wait until leaders and coordinators have heard of it: those that have not go on "
-        "taking the link's records and offsets.",
+        what="A promotion does not wait until leaders and coordinators know of it: those that do not keep accepting "
+        "the link's records and offsets.",
         module=_MANAGING,
         old="    await all_of(seal(admin, topic, at, name) for topic in chosen_topics for at in topic.places)\n"
         "    await _seal_groups(admin, definition, chosen_topics)\n",

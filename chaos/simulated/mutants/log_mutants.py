@@ -22,7 +22,7 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="sequence-check-removed",
         rule="R20",
-        what="A leader does not look at sequences: what is sent again is written again.",
+        what="A leader does not check sequences: it writes a repeated batch again.",
         module=_LOG,
         old="            found = self._refuse_unknown(batches) or self.producers.check(batches)\n",
         new="            found = None\n",
@@ -30,7 +30,7 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="sequence-gap-accepted",
         rule="R20",
-        what="A gap in the sequences is taken: a batch overtakes one before it that was refused.",
+        what="A leader accepts a gap in the sequences: a batch overtakes an earlier one that was refused.",
         module=_PRODUCERS,
         old="    if sequence != expected:\n",
         new="    if sequence < 0:\n",
@@ -38,8 +38,8 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="sequence-does-not-wrap",
         rule="R20",
-        what="What comes after sequence 2^31 - 1 is not found among what is known of its producer: sent again after a "
-        "lost answer, it looks like a gap and not like a duplicate.",
+        what="A leader does not recognise a producer's batch past sequence 2^31 - 1: if it is resent after a lost "
+        "answer, it looks like a gap instead of a duplicate.",
         module=_PRODUCERS,
         old="            into = (sequence - run.sequence) % _SEQUENCES\n",
         new="            into = sequence - run.sequence\n"
@@ -49,8 +49,7 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="producer-snapshot-not-restored",
         rule="R21",
-        what="A start takes the offset of a producer snapshot but not what it says: who wrote before it is unknown, "
-        "and a "
+        what="A start takes a producer snapshot's offset but not its content: earlier producers are unknown, and a "
         "retry is written again.",
         module="tidelog.storage.producers.loading",
         old="        states = ProducerStates(producers, producers_max=producers_max)\n",
@@ -59,8 +58,8 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="producers-survive-truncation",
         rule="R21",
-        what="What producers wrote is remembered after it was cut off: its retry is acknowledged as a duplicate of "
-        "records that are gone.",
+        what="Producer state survives the truncation of the producer's batches: a retry is acknowledged as a "
+        "duplicate of records that are gone.",
         module="tidelog.storage.log.log_state",
         old="        self.producers = load_producers(\n",
         new="        load_producers(\n",
@@ -68,8 +67,8 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="producer-snapshot-beyond-the-end",
         rule="R21",
-        what="A producer snapshot beyond the log's end is believed: a retry of what was cut off is acknowledged as a "
-        "duplicate.",
+        what="A start believes a producer snapshot beyond the log's end: a retry of a truncated batch is acknowledged "
+        "as a duplicate.",
         module="tidelog.storage.producers.loading",
         old="    while snapshots and snapshots[-1] > log_end_offset:\n"
         "        remove(file_name(snapshots.pop(), SNAPSHOT_SUFFIX))\n",
@@ -79,7 +78,8 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="followers-forget-producers",
         rule="R21",
-        what="Followers do not note producers in what they fetch: after a failover a retry is written again.",
+        what="Followers do not record the producers of the batches that they fetch: after a failover a retry is "
+        "written again.",
         module=_LOG,
         old="            if batch.producer_id >= 0:\n",
         new="            if batch.producer_id >= 0 and leader_epoch is not None:\n",
@@ -87,7 +87,7 @@ _IDEMPOTENCE: Final = (
     mutant(
         id="producer-epoch-not-fenced",
         rule="R22",
-        what="A batch under an older producer epoch is taken if its sequence happens to fit.",
+        what="A batch with an older producer epoch is accepted if its sequence happens to fit.",
         module=_PRODUCERS,
         old="    if batch.producer_epoch < epoch:\n"
         "        return _old_epoch(producer_id, batch.producer_epoch, epoch)\n",
@@ -99,7 +99,7 @@ _STORAGE: Final = (
     mutant(
         id="recovery-without-crc",
         rule="R23",
-        what="Recovery takes a tail of the right shape without comparing its CRCs: a torn write stays in the log.",
+        what="Recovery accepts a well-formed tail without comparing its CRCs: a torn write stays in the log.",
         module="tidelog.storage.segments.batch_walk",
         old="        if not batch.crc_ok():\n"
         '            raise CorruptBatch(f"expected a batch at {position} that matches its CRC {batch.crc:#010x}, it '
@@ -110,8 +110,8 @@ _STORAGE: Final = (
     mutant(
         id="fsync-skipped",
         rule="R24",
-        what="A flush ends without an fdatasync of the log: what flush.messages=1 acknowledged is in the page cache "
-        "only.",
+        what="A flush ends without an fdatasync of the log: what flush.messages=1 acknowledged is only in the page "
+        "cache.",
         module="tidelog.storage.disk.flush",
         old="                for file in self._files:\n                    file.fdatasync()\n",
         new="",
@@ -120,7 +120,7 @@ _STORAGE: Final = (
     mutant(
         id="leader-counts-unsynced",
         rule="R24",
-        what="With flush.messages=1 a leader counts its own end before it is on its disk.",
+        what="With flush.messages=1 a leader counts its own end before that is on its disk.",
         module=_PARTITION,
         old="        return self.log.acknowledgeable_offset\n",
         new="        return self.log.log_end_offset\n",
@@ -129,7 +129,7 @@ _STORAGE: Final = (
     mutant(
         id="follower-names-unsynced",
         rule="R24",
-        what="With flush.messages=1 a follower names its next offset before what is below it is on its disk.",
+        what="With flush.messages=1 a follower names its next offset before everything below it is on its disk.",
         module=_FETCHER,
         old="            if partition.needs_flush:\n",
         new="            if partition.offline:\n",
@@ -138,7 +138,7 @@ _STORAGE: Final = (
     mutant(
         id="follower-takes-corrupt-batches",
         rule="R25",
-        what="A follower does not compare the CRC of what it fetches: a bit that flipped on the leader's disk is "
+        what="A follower does not check the CRC of fetched batches: a bit that flipped on the leader's disk is "
         "replicated.",
         module=_CHECKS,
         old="            if not batch.crc_ok() or batch.last_offset_delta < 0:\n",
@@ -148,8 +148,8 @@ _STORAGE: Final = (
     mutant(
         id="follower-appends-anywhere",
         rule="R25",
-        what="A follower takes answers to older fetches, of older epochs too, and appends them whether or not their "
-        "offsets go on from its end (four checks that cover each other).",
+        what="A follower accepts answers to older fetches, even of older epochs, and appends them whether or not "
+        "their offsets continue from its end (four checks that cover each other).",
         module=_CHECKS,
         old="            if batch.last_offset < due and not found:\n                continue\n",
         new="",
@@ -176,8 +176,8 @@ _KNOWLEDGE: Final = (
     mutant(
         id="metadata-goes-back",
         rule="R26",
-        what="A broker that asks a controller which is behind loads that one's older image (two checks that cover each "
-        "other): topics that are newer seem deleted, their logs are removed.",
+        what="A broker that asks a lagging controller loads its older image (two checks that cover each other): newer "
+        "topics seem deleted, and their logs are removed.",
         module="tidelog.broker.metadata.metadata_view",
         old="        if offset < self._newest.offset:\n",
         new="        if offset < 0:\n",
@@ -194,7 +194,7 @@ _KNOWLEDGE: Final = (
     mutant(
         id="client-takes-older-leader",
         rule="R26",
-        what="A client replaces a partition's leader by one of an older epoch, from a broker that is behind.",
+        what="A client replaces a partition's leader by one of an older epoch, learnt from a broker that lags.",
         module="tidelog.client.cluster.metadata",
         old="            if before is not None and found.leader_epoch < before.leader_epoch:\n"
         "                partitions.append(before)\n"
@@ -212,9 +212,8 @@ _KNOWLEDGE: Final = (
     mutant(
         id="client-resends-under-new-sequence",
         rule="R27",
-        what="A producer sends a batch whose outcome is unknown again under the next free sequence: what was written "
-        "is "
-        "written twice.",
+        what="A producer resends a batch whose outcome is unknown under the next free sequence: the batch is written "
+        "twice.",
         module=_QUEUE,
         old="        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)\n",
         new="        self.retry_at_ms = max(self.retry_at_ms, retry_at_ms)\n        batch.sequence = -1\n",
@@ -222,8 +221,8 @@ _KNOWLEDGE: Final = (
     mutant(
         id="client-retries-in-reverse",
         rule="R27",
-        what="Several batches that are to be sent again go out in reverse, numbered in that order (a broker would "
-        "notice if they kept their sequences).",
+        what="Several batches to be resent go out in reverse, numbered in that order (a broker would notice if they "
+        "kept their sequences).",
         module=_QUEUE,
         old="        self.pending.extendleft(reversed([b for b in self.window if id(b) in back]))\n",
         new="        batch.sequence = -1\n        self.pending.extendleft([b for b in self.window if id(b) in back])\n",

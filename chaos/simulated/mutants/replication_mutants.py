@@ -39,8 +39,8 @@ _TRUNCATION: Final = (
     mutant(
         id="truncates-to-high-watermark",
         rule="R1",
-        what="A new follower cuts its log to its own high watermark, which lags, and no epochs are compared (KIP-101): "
-        "an in-sync replica throws committed records away, and may be elected before it has them again.",
+        what="A new follower truncates its log to its own high watermark, which lags, and no epochs are compared "
+        "(KIP-101): an in-sync replica throws away committed records, and may be elected before it has them again.",
         module=_PARTITION,
         old="        if state.leader != self.node_id:\n            self.following =",
         new="        if state.leader != self.node_id:\n            self._truncate(self.high_watermark)\n"
@@ -50,8 +50,9 @@ _TRUNCATION: Final = (
     mutant(
         id="leader-epochs-not-compared",
         rule="R1",
-        what="Nobody compares leader epochs when fetching, neither of requests, answers and records nor of the "
-        "logs themselves (four checks that cover each other): a deposed leader keeps its own tail under the new log.",
+        what="Nobody compares leader epochs when fetching, neither those of requests, answers and records nor those "
+        "of the logs themselves (four checks that cover each other): a deposed leader keeps its own tail under the "
+        "new log.",
         module=_PARTITION,
         old="        if leader_epoch >= 0:\n            if leader_epoch < known:\n",
         new="        if leader_epoch < -1:\n            if leader_epoch < known:\n",
@@ -64,8 +65,8 @@ _TRUNCATION: Final = (
     mutant(
         id="single-epoch-lookup",
         rule="R2",
-        what="A follower that does not know the epoch which the leader names cuts to that epoch's end all the same, "
-        "and the leader asks for no second round (KIP-279): two logs differ below the cut for ever.",
+        what="A follower that does not know the epoch that the leader names truncates to that epoch's end all the "
+        "same, and the leader asks for no second round (KIP-279): two logs differ below the cut forever.",
         module="tidelog.replication.partition.follower",
         old="    if own_epoch != diverging_epoch:\n        return Offset(min(own_end, end))\n",
         new="    if own_epoch != diverging_epoch:\n        return Offset(min(diverging_end, end))\n",
@@ -111,8 +112,8 @@ _HIGH_WATERMARK: Final = (
     mutant(
         id="isr-shrink-counted-when-asked",
         rule="R4",
-        what="A leader stops waiting for a member as soon as it has asked to drop it: the controller may never hear of "
-        "that, and elects the one that was not waited for.",
+        what="A leader stops waiting for a member as soon as it has asked to drop it: the request may never reach the "
+        "controller, which then elects that member.",
         module=_ISR,
         old="        self.maximal = frozenset(self.committed) | frozenset(self.proposal.isr)\n",
         new="        self.maximal = frozenset(self.proposal.isr)\n",
@@ -120,9 +121,8 @@ _HIGH_WATERMARK: Final = (
     mutant(
         id="high-watermark-below-min-isr",
         rule="R5",
-        what="The last replica standing goes on raising the high watermark alone (before KIP-966): consumers read what "
-        "a "
-        "clean election of an eligible replica then loses.",
+        what="The last remaining replica keeps raising the high watermark alone (before KIP-966): consumers read what "
+        "a clean election of an eligible replica then loses.",
         module=_HIGH_WATERMARK_BELOW_MIN_ISR.module,
         old=_HIGH_WATERMARK_BELOW_MIN_ISR.old,
         new=_HIGH_WATERMARK_BELOW_MIN_ISR.new,
@@ -131,8 +131,7 @@ _HIGH_WATERMARK: Final = (
     mutant(
         id="new-leader-commits-its-tail",
         rule="R6",
-        what="Who is elected takes its log's end for the high watermark: what no other replica has is shown to "
-        "consumers.",
+        what="A new leader takes its log's end for the high watermark: consumers see what no other replica has.",
         module=_PARTITION,
         old="        self.leading = LeaderState(\n            self.node_id,\n",
         new="        self.high_watermark = self.log.log_end_offset\n"
@@ -141,8 +140,8 @@ _HIGH_WATERMARK: Final = (
     mutant(
         id="follower-positions-outlive-the-epoch",
         rule="R6",
-        what="A leader that is elected again counts its followers where they stood when it led last, though they have "
-        "cut their logs since.",
+        what="A leader that is elected again uses its followers' positions from its last term, although they have "
+        "truncated their logs since.",
         module=_PARTITION,
         old='        "_lag_time_max_ms",\n',
         new='        "_lag_time_max_ms",\n        "_led_before",\n',
@@ -179,8 +178,8 @@ _HIGH_WATERMARK: Final = (
     mutant(
         id="high-watermark-beyond-the-log",
         rule="R6",
-        what="A stored high watermark is believed though the log behind it was lost with the power (two checks that "
-        "cover each other): a leader answers acks=all at once, for records nobody else has.",
+        what="A stored high watermark is believed although a power loss took the log behind it (two checks that cover "
+        "each other): a leader answers acks=all immediately, for records that nobody else has.",
         module=_PARTITION,
         old="Offset(max(log.log_start_offset, min(high_watermark, log.log_end_offset)))",
         new="Offset(max(log.log_start_offset, high_watermark))",
@@ -207,8 +206,8 @@ _ACKNOWLEDGEMENT: Final = (
     mutant(
         id="min-isr-not-checked",
         rule="R7",
-        what="min.insync.replicas counts neither at the append, nor for the high watermark, nor for the answer (three "
-        "checks that cover each other): the last replica acknowledges acks=all alone.",
+        what="min.insync.replicas is checked neither at the append, nor for the high watermark, nor for the answer "
+        "(three checks that cover each other): the last replica acknowledges acks=all alone.",
         module=_PARTITION,
         old="        if acks == -1 and (in_sync := len(leading.isr.committed)) < self.min_isr:\n",
         new="        if not (in_sync := len(leading.isr.committed)):\n",
@@ -225,8 +224,8 @@ _ACKNOWLEDGEMENT: Final = (
     mutant(
         id="replicated-when-sent",
         rule="R8",
-        what="A leader counts records as replicated when it has sent them, not when the follower names the offset "
-        "behind them: as if followers reported their end before the write.",
+        what="A leader counts records as replicated when it has sent them, not when the follower fetches from the "
+        "offset behind them: as if followers reported their end before the write.",
         module="tidelog.replication.serving.session",
         old="        entry.armed = False\n        self.marks.pop(entry, None)\n        self._note_sent(entry)\n",
         new="        entry.armed = False\n"
@@ -240,7 +239,7 @@ _ACKNOWLEDGEMENT: Final = (
     mutant(
         id="consumer-reads-uncommitted",
         rule="R9",
-        what="Consumers are given what lies beyond the high watermark, and may see it vanish.",
+        what="Consumers get records beyond the high watermark, which may vanish.",
         module=_PARTITION,
         old="        return self.last_stable_offset if read_committed else self.high_watermark\n",
         new="        return self.last_stable_offset if read_committed else self.log.log_end_offset\n",
@@ -248,8 +247,8 @@ _ACKNOWLEDGEMENT: Final = (
     mutant(
         id="follower-shows-its-end",
         rule="R9",
-        what="A follower gives consumers in its rack what lies beyond its high watermark (KIP-392), and may yet be cut "
-        "off.",
+        what="A follower gives consumers in its rack records beyond its high watermark (KIP-392), which it may yet "
+        "truncate.",
         module="tidelog.replication.serving.consumer_fetch",
         old="        end = partition.fetchable_end(self._request.read_committed)\n",
         new="        end = partition.log.log_end_offset if isinstance(serving, FollowerState) else "
@@ -267,9 +266,8 @@ _ACKNOWLEDGEMENT: Final = (
     mutant(
         id="end-offset-goes-back",
         rule="R9",
-        what="A new leader answers what the latest offset is before its high watermark has reached its epoch "
-        "(KIP-207): "
-        "less than its predecessor has answered.",
+        what="A new leader reports the latest offset before its high watermark has reached its epoch (KIP-207): a "
+        "lower one than its predecessor reported.",
         module=_PARTITION,
         old="        if self.high_watermark < leading.epoch_start:\n",
         new="        if self.high_watermark < 0:\n",

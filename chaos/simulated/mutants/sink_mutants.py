@@ -32,8 +32,8 @@ MUTANTS: Final = (
     mutant(
         id="sink-batch-decided-again",
         rule="once",
-        what="Only the last batch counts as decided, and only for its own job: a driver that did not hear of it writes "
-        "the batch once more.",
+        what="Only the last batch counts as decided, and only for its own job: a driver that did not hear the "
+        "decision writes the batch once more.",
         module=_LEDGER,
         old="        if batch <= self.last_batch:\n",
         new="        if batch < self.last_batch or (batch == self.last_batch and job == self.last_job):\n",
@@ -41,7 +41,7 @@ MUTANTS: Final = (
     mutant(
         id="sink-decision-told-before-it-is-stored",
         rule="kept",
-        what="A driver is told that its batch is committed while the decision is being written.",
+        what="A driver is told that its batch is committed before the decision is stored.",
         module=_DECIDING,
         old="        pending = PendingAppend((asker,), written)\n",
         new="        shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
@@ -50,8 +50,8 @@ MUTANTS: Final = (
     mutant(
         id="sink-decision-in-two-batches",
         rule="whole",
-        what="The ledger's record and the winners' are two batches: between them the coordinator dies, and the next "
-        "one aborts what the ledger says is committed.",
+        what="The ledger's record and the winners' records are two batches: if the coordinator dies between them, the "
+        "next one aborts what the ledger says is committed.",
         module=_DECIDING,
         old="        pending = PendingAppend((asker,), written)\n        shard.append(records, pending, now)\n",
         new="        def rest(error: ErrorCode, then: Moment) -> None:\n"
@@ -68,7 +68,7 @@ MUTANTS: Final = (
     mutant(
         id="sink-ledger-not-loaded",
         rule="once",
-        what="Whoever coordinates next does not know which batches are decided.",
+        what="The next coordinator does not know which batches are decided.",
         module="tidelog.transactions.replaying",
         old="        sink.ledger = found\n",
         new="        sink.ledger = sink.ledger\n",
@@ -76,8 +76,8 @@ MUTANTS: Final = (
     mutant(
         id="sink-orphans-kept",
         rule="no progress",
-        what="A prepared transaction that no decision names waits for an outside one, without a timeout, as those of "
-        "producers do.",
+        what="A prepared transaction that no decision names waits for an outside decision without a timeout, as those "
+        "of producers do.",
         module=_LEDGER,
         old="            and not self.ledger.keeps(entry.attempt)\n",
         new="            and not self.ledger.keeps(entry.attempt)\n"
@@ -87,8 +87,8 @@ MUTANTS: Final = (
     mutant(
         id="sink-aborts-what-is-decided",
         rule="decided",
-        what="AbortJob does not look whether the batch is decided: a driver that asks for it hears that what everybody "
-        "sees is aborted.",
+        what="AbortJob does not check whether the batch is decided: a driver that sends it is told that what "
+        "everybody sees is aborted.",
         module=_DECIDING,
         old="            return AbortJobResponse(ErrorCode.NONE, True, ledger.last_batch, ledger.last_job)\n",
         new="            return AbortJobResponse(ErrorCode.NONE, False, ledger.last_batch, ledger.last_job)\n",

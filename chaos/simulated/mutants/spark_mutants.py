@@ -20,7 +20,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-decision-not-durable",
         rule="kept",
-        what="CommitBatch is answered while the decision is being written: the coordinator dies with it.",
+        what="CommitBatch is answered before the decision is stored: the decision dies with the coordinator.",
         module=_DECIDING,
         old="        pending = PendingAppend((asker,), written)\n",
         new="        shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
@@ -29,7 +29,8 @@ MUTANTS: Final = (
     mutant(
         id="spark-fencing-looked-at-before-the-decision",
         rule="decided",
-        what="A fenced job is told so though its batch is decided: a driver that thaws cannot know that all is well.",
+        what="A fenced job is told that it is fenced although its batch is decided: a driver that resumes cannot know "
+        "that all is well.",
         module=_LEDGER,
         old="        if batch <= self.last_batch:\n            return JobStanding.DECIDED\n",
         new="        if job in self.fenced:\n            return JobStanding.FENCED\n"
@@ -45,8 +46,8 @@ MUTANTS: Final = (
     mutant(
         id="spark-attempt-named-without-the-job",
         rule="once",
-        what="Attempts are named by batch and number alone, and numbers begin at 0 with each job: one that is late "
-        "shares its transaction with the one that does its work anew.",
+        what="Attempts are named by batch and number alone, and each job numbers from 0: a late attempt shares its "
+        "transaction with the one that redoes its work.",
         module="tidelog.model.sinks",
         old='        return f"{sink_key(self.sink)}/{self.batch}/{self.job}/{self.attempt}"\n',
         new='        return f"{sink_key(self.sink)}/{self.batch}/any/{self.attempt}"\n',
@@ -61,7 +62,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-job-named-by-its-batch",
         rule="no progress",
-        what="A batch that is run again is the same job: nothing fences the attempts of the first run.",
+        what="A batch that is run again has the same job: nothing fences the attempts of the first run.",
         module="tidelog.client.sinks",
         old="        return cls(sink, batch, fresh_name(rng)).checked()\n",
         new='        return cls(sink, batch, f"run-of-{batch}").checked()\n',
@@ -69,7 +70,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-job-minted-in-commit",
         rule="no progress",
-        what="Commit is a process of its own, and the job that it mints there is not that of the tasks.",
+        what="Commit runs in a process of its own, and creates a job there that is not the tasks' job.",
         module=_CLIENTS,
         old="        work.asked(job)\n",
         new="        job = ledger.new_job(job.batch)\n"
@@ -82,7 +83,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-loser-not-aborted",
         rule="no progress",
-        what="A prepared attempt that lost is not aborted by the decision, nor by a coordinator that finds it, nor by "
+        what="Nothing aborts a prepared attempt that lost, neither the decision, nor a coordinator that finds it, nor "
         "its timeout: nobody reads past it.",
         module=_LEDGER,
         old="            and not self.ledger.keeps(entry.attempt)\n",
@@ -93,7 +94,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-loser-accepted",
         rule="each once",
-        what="Two attempts at a task tell that they are done, and the driver commits both.",
+        what="Two attempts at a task report that they are done, and the driver commits both.",
         module=_CLIENTS,
         old="    return [first[number] for number in sorted(first)]\n",
         new="    return [message for _, message in arrived]\n",
@@ -101,7 +102,8 @@ MUTANTS: Final = (
     mutant(
         id="spark-range-ends-at-the-high-watermark",
         rule="decided ranges",
-        what="A batch is planned up to the high watermark: whether what is open below it will count is not decided.",
+        what="A batch's range goes up to the high watermark, although it is undecided whether open transactions below "
+        "will count.",
         module="tidelog.spark_connector.cluster_offsets",
         old="admin.list_offsets(specs, read_committed=True)",
         new="admin.list_offsets(specs, read_committed=False)",
@@ -109,7 +111,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-range-read-uncommitted",
         rule="same rows",
-        what="Tasks read what is aborted, too.",
+        what="Tasks read aborted records too.",
         module="tidelog.client.consumer.range_consumer",
         old='    "isolation_level": "read_committed",\n',
         new='    "isolation_level": "read_uncommitted",\n',
@@ -117,8 +119,8 @@ MUTANTS: Final = (
     mutant(
         id="spark-offset-log-after-the-batch",
         rule="each once",
-        what="A batch's range is written to the offset log when the batch is done: a driver that dies in it leaves "
-        "none, and the next one plans another under the same number.",
+        what="A batch's range is written to the offset log after the batch: a driver that dies in between leaves "
+        "none, and the next one plans another range under the same number.",
         module=_CLIENTS,
         old="            await self._write(checkpoint.offsets, batch, json.dumps(end))\n"
         "            self._work.planned(self.sink, end)\n",
@@ -139,7 +141,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-first-batch-begins-anew",
         rule="each once",
-        what='The first batch of a query that starts at "latest", run again, begins where the log ends by then.',
+        what='When the first batch of a query that starts at "latest" runs again, it starts at the log\'s current end.',
         module=_SOURCE,
         old="        if begin.initial and until.begin is not None:\n",
         new="        if begin.initial and until.begin is None:\n",

@@ -23,8 +23,8 @@ MUTANTS: Final = (
     mutant(
         id="markers-before-the-decision",
         rule="one decision",
-        what="Markers go out while the decision is being written: the next coordinator knows nothing of it, and "
-        "aborts what is committed in some partitions.",
+        what="Markers are sent before the decision is stored: the next coordinator does not know of it, and aborts "
+        "what is committed in some partitions.",
         module=_ENDING,
         old="        self._shard.move(entry, after, cause, askers, now, moved=moved)\n\n    # --- Timeouts",
         new="        if after.partitions:\n"
@@ -41,7 +41,7 @@ MUTANTS: Final = (
     mutant(
         id="epoch-not-bumped",
         rule="fenced",
-        what="InitProducerId gives the same epoch to everybody: two processes write one transaction.",
+        what="InitProducerId gives everybody the same epoch: two processes write one transaction.",
         module=_INITIALISING,
         old="            self._give(entry, request, value.identity.next, previous, waiter, now)\n",
         new="            self._give(entry, request, value.identity, previous, waiter, now)\n",
@@ -49,7 +49,7 @@ MUTANTS: Final = (
     mutant(
         id="timeout-ignores-prepare",
         rule="prepared",
-        what="A prepared transaction is aborted when it is older than its timeout, though others decide of it.",
+        what="A prepared transaction is aborted after its timeout, although somebody else is to decide it.",
         module=_TRANSACTION,
         old="            self.attempt is not None and state in (TransactionState.EMPTY, TransactionState.PREPARED)\n",
         new="            state is TransactionState.PREPARED\n",
@@ -57,7 +57,7 @@ MUTANTS: Final = (
     mutant(
         id="aborted-index-not-written",
         rule="only what counts",
-        what="A partition's leader does not say which transactions were aborted.",
+        what="A partition's leader does not report which transactions were aborted.",
         module="tidelog.storage.log.log",
         old="                if ended is not None and ended.aborted:\n",
         new="                if ended is not None and ended.aborted and ended.first_offset < 0:\n",
@@ -65,7 +65,7 @@ MUTANTS: Final = (
     mutant(
         id="last-stable-offset-not-restored",
         rule="stable",
-        what="A partition that is loaded from its snapshot has forgotten which transactions are open.",
+        what="A partition loaded from its snapshot has forgotten which transactions are open.",
         module=_PRODUCERS,
         old="        opened = [producer for producer in self._producers.values() if producer.transaction_offset >= "
         "0]\n",
@@ -77,7 +77,7 @@ MUTANTS: Final = (
     mutant(
         id="open-producer-expires",
         rule="only what counts",
-        what="A producer that was idle for long is forgotten, its open transaction with it.",
+        what="A producer that was idle for long is forgotten, along with its open transaction.",
         module=_PRODUCERS,
         old="                break\n            if producer.transaction_offset < 0:\n                gone",
         new="                break\n            if producer.producer_id >= 0:\n                gone",
@@ -93,7 +93,7 @@ MUTANTS: Final = (
     mutant(
         id="late-end-accepted",
         rule="fenced",
-        what="An EndTxn of an earlier transaction that arrives late ends the one that is open now.",
+        what="A late EndTxn of an earlier transaction ends the one that is open now.",
         module=_ENDING,
         old="            return ErrorCode.CONCURRENT_TRANSACTIONS\n        if asker != value.identity:\n"
         "            return _stranger(value, asker)\n        if value.state.is_idle and request.committed:",
@@ -104,7 +104,7 @@ MUTANTS: Final = (
     mutant(
         id="decision-told-before-it-is-stored",
         rule="all or none",
-        what="A producer is told that its transaction is committed while the decision is being written.",
+        what="A producer is told that its transaction is committed before the decision is stored.",
         module=_ENDING,
         old="        self._shard.move(entry, after, cause, askers, now, moved=moved)\n\n    # --- Timeouts",
         new="        for asker in askers:\n"
@@ -114,7 +114,7 @@ MUTANTS: Final = (
     mutant(
         id="complete-after-the-first-marker",
         rule="stable",
-        what="A transaction is over for its coordinator when one leader has written its markers.",
+        what="A coordinator considers a transaction complete once one leader has written its markers.",
         module=_ENDING,
         old="None)\n        if not entry.unmarked:\n            del self._shard.sendings[number]\n",
         new="None)\n        if partitions:\n            del self._shard.sendings[number]\n",
@@ -122,7 +122,7 @@ MUTANTS: Final = (
     mutant(
         id="markers-not-sent-again",
         rule="stable",
-        what="A coordinator that takes over leaves what was decided before it without markers.",
+        what="A coordinator that takes over sends no markers for earlier decisions.",
         module="tidelog.transactions.shard",
         old="            if entry.value is not None and entry.value.state.is_decided:\n",
         new="            if entry.value is not None and not entry.transactional_id:\n",
@@ -130,7 +130,7 @@ MUTANTS: Final = (
     mutant(
         id="no-timeout",
         rule="stable",
-        what="What a producer that died has left open stays open.",
+        what="A transaction stays open after its producer died.",
         module=_ENDING,
         old="        for entry in list(self._shard.ongoing.values()):\n",
         new="        for entry in list(self._shard.ongoing.values())[:0]:\n",
@@ -138,7 +138,7 @@ MUTANTS: Final = (
     mutant(
         id="guard-survives-marker",
         rule="one decision",
-        what="A transaction's first batch whose leader hears late from the coordinator is written behind the marker "
+        what="If a leader hears late from the coordinator, a transaction's first batch is written behind the marker "
         "that ended it, and hangs there (KIP-890).",
         module=_PRODUCERS,
         old="        guard = self._guards.get(producer_id)\n"
@@ -158,7 +158,7 @@ MUTANTS: Final = (
     mutant(
         id="no-generation-in-transactions",
         rule="exactly once",
-        what="A group's coordinator takes offsets of a transaction from any former member (KIP-447).",
+        what="A group's coordinator accepts a transaction's offsets from any former member (KIP-447).",
         module=_GROUP_OFFSETS,
         old="        refusal = group.refusal(member_id, instance_id)\n"
         "        if refusal is not ErrorCode.NONE:\n"
@@ -177,7 +177,7 @@ MUTANTS: Final = (
     mutant(
         id="undecided-is-shown",
         rule="only what counts",
-        what="A leader hands out what is below the high watermark to readers of what is committed.",
+        what="A leader gives read_committed readers everything below the high watermark.",
         module="tidelog.replication.partition.partition",
         old="        return self.last_stable_offset if read_committed else self.high_watermark\n",
         new="        return self.high_watermark\n",
@@ -185,7 +185,7 @@ MUTANTS: Final = (
     mutant(
         id="aborted-is-shown",
         rule="only what counts",
-        what="The consumer does not look at the list of what was aborted.",
+        what="The consumer ignores the list of aborted transactions.",
         module="tidelog.client.fetching.committed_reads",
         old="            elif batch.is_transactional:\n",
         new="            elif batch.base_offset < 0:\n",
@@ -193,7 +193,7 @@ MUTANTS: Final = (
     mutant(
         id="consumer-goes-on-after-an-abort",
         rule="exactly once",
-        what="After an abort the consumer hands out what comes next: the records of the aborted transaction are lost.",
+        what="After an abort the consumer continues with the next records: those of the aborted transaction are lost.",
         module="tidelog.client.producer.transaction_scope",
         old="            self._consumer.rewind()\n",
         new="            self._consumer.require_uncommitted()\n",
@@ -201,7 +201,7 @@ MUTANTS: Final = (
     mutant(
         id="cleaner-passes-what-is-open",
         rule="transactions",
-        what="A cleaner goes as far as the high watermark, over transactions that nobody has decided.",
+        what="A cleaner works up to the high watermark, past transactions that nobody has decided.",
         module="tidelog.storage.log.log_compaction",
         old="        stable = self.last_stable_offset(Offset(high_watermark))\n",
         new="        stable = Offset(high_watermark)\n",
@@ -209,7 +209,7 @@ MUTANTS: Final = (
     mutant(
         id="aborted-supersedes",
         rule="latest stays",
-        what="A cleaner keeps what was aborted, and drops what was committed of the same key before.",
+        what="A cleaner keeps aborted records, and drops earlier committed ones with the same key.",
         module="tidelog.storage.cleaner.transactions",
         old="        if batch.producer_id in self._aborted:\n",
         new="        if batch.producer_id < 0:\n",

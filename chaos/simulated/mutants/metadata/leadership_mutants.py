@@ -21,7 +21,7 @@ _IN_SYNC: Final = (
     Mutant(
         id="joins-below-high-watermark",
         rule="R10",
-        what="A replica is taken into the ISR before it has reached the high watermark.",
+        what="A replica joins the ISR before it has reached the high watermark.",
         module=_LEADER,
         old="            or follower.log_end_offset < high_watermark\n",
         new="",
@@ -30,8 +30,8 @@ _IN_SYNC: Final = (
     Mutant(
         id="joins-before-epoch-start",
         rule="R10",
-        what="A replica is taken into the ISR that has reached a new leader's high watermark, which lags, but not the "
-        "start of its epoch (KAFKA-7128): it may lack what the former leader committed.",
+        what="A replica joins the ISR once it has reached a new leader's high watermark, which lags, but before it "
+        "has reached the start of the leader's epoch (KAFKA-7128): it may lack what the former leader committed.",
         module=_LEADER,
         old="            or follower.log_end_offset < self.epoch_start\n",
         new="",
@@ -40,9 +40,8 @@ _IN_SYNC: Final = (
     Mutant(
         id="isr-change-without-partition-epoch",
         rule="R11",
-        what="The controller makes an ISR change that was decided under an older partition epoch: one that was on its "
-        "way "
-        "for long takes in who has left since.",
+        what="The controller makes an ISR change that was decided under an older partition epoch: a delayed change "
+        "takes in a replica that has left since.",
         module="tidelog.metadata_quorum.controller.isr_changes",
         old="    if item.partition_epoch < partition.partition_epoch:\n"
         "        return ErrorCode.INVALID_UPDATE_VERSION\n",
@@ -52,9 +51,8 @@ _IN_SYNC: Final = (
     Mutant(
         id="isr-change-sent-under-todays-epochs",
         rule="R11",
-        what="A leader repeats an ISR change under the partition and broker epochs of the repetition, not those that "
-        "it "
-        "was decided under: a joiner that has come back with an empty disk since is taken in.",
+        what="A leader repeats an ISR change under the partition and broker epochs of the repetition, not those under "
+        "which it was decided: it takes in a joiner that has come back with an empty disk since.",
         module="tidelog.replication.isr_changes",
         old="        proposal.members,\n        proposal.partition_epoch,\n",
         new="        tuple(IsrMember(node, leading._broker_epoch(node)) for node in proposal.isr),\n"
@@ -80,7 +78,7 @@ _IN_SYNC: Final = (
     Mutant(
         id="joiner-broker-epoch-not-checked",
         rule="R12",
-        what="The controller takes a broker into an ISR under whatever broker epoch it is named (before KIP-903): a "
+        what="The controller takes a broker into an ISR whatever broker epoch the request names (before KIP-903): a "
         "late request takes in a process that has come back since without its data.",
         module="tidelog.metadata_quorum.controller.isr_changes",
         old="    return found.broker_epoch == member.broker_epoch and ",
@@ -90,8 +88,8 @@ _IN_SYNC: Final = (
     Mutant(
         id="joins-from-a-failed-directory",
         rule="R19",
-        what="Neither the controller nor the leader looks at a joiner's directory: the replica that was just taken out "
-        "is back within a millisecond, and what is sent to an idle partition waits for it.",
+        what="Neither the controller nor the leader checks a joiner's directory: the replica that was just removed is "
+        "back within a millisecond, and records for an idle partition wait for it.",
         module="tidelog.metadata_quorum.controller.isr_changes",
         old=" and image.has_online_directory(member.node_id, partition)\n",
         new="\n",
@@ -107,7 +105,7 @@ _IN_SYNC: Final = (
     Mutant(
         id="failed-directory-stays-in-sync",
         rule="R19",
-        what="The controller notes that a directory has failed, and leaves the replicas on it in their ISRs.",
+        what="The controller records that a directory has failed, but leaves its replicas in their ISRs.",
         module=_BROKERS,
         old="            *self._leave_isrs(image, (node_id,), affected),\n",
         new="",
@@ -119,7 +117,7 @@ _MEMBERS: Final = (
     Mutant(
         id="deposed-leader-goes-on",
         rule="R13",
-        what="A leader that hears of a newer epoch with another leader goes on leading.",
+        what="A leader that learns of a newer epoch with another leader keeps leading.",
         module=_PARTITION,
         old="        if state.leader_epoch > known.leader_epoch:\n",
         new="        if state.leader_epoch > known.leader_epoch and (self.leading is None or state.leader == "
@@ -129,9 +127,8 @@ _MEMBERS: Final = (
     Mutant(
         id="leader-epoch-not-raised",
         rule="R13",
-        what="A new leader leads under the epoch of the last one (brokers then go by the change of leader): the tails "
-        "of "
-        "two leaders cannot be told apart.",
+        what="A new leader leads under its predecessor's epoch (brokers then rely on the change of leader): the two "
+        "leaders' tails cannot be told apart.",
         module="tidelog.metadata_quorum.image.change",
         old="        leader_epoch=LeaderEpoch(partition.leader_epoch + (change.leader is not None)),\n",
         new="        leader_epoch=partition.leader_epoch,\n",
@@ -147,7 +144,7 @@ _MEMBERS: Final = (
     Mutant(
         id="fenced-broker-keeps-leading",
         rule="R14",
-        what="A broker that is fenced keeps its leaderships and its places in the ISRs.",
+        what="A fenced broker keeps its leaderships and its places in the ISRs.",
         module=_BROKERS,
         old="        return [*self._leave_isrs(image, nodes, held), *records]\n",
         new="        return records\n",
@@ -156,7 +153,7 @@ _MEMBERS: Final = (
     Mutant(
         id="old-broker-epoch-acts",
         rule="R15",
-        what="The controller takes calls of a broker's former process for those of its present one (three checks that "
+        what="The controller attributes calls of a broker's former process to its present one (three checks that "
         "cover each other): a late heartbeat unfences a broker that has not asked for it, or shuts it down.",
         module="tidelog.metadata_quorum.controller.decision",
         old="    if found.broker_epoch != broker_epoch:\n"
@@ -178,7 +175,7 @@ _MEMBERS: Final = (
     Mutant(
         id="node-id-given-twice",
         rule="R15",
-        what="A registration replaces the live process of the same node id.",
+        what="A registration replaces a live process with the same node id.",
         module=_BROKERS,
         old="            and not existing.fenced\n            and has_valid_session\n",
         new="            and not existing.fenced\n            and not has_valid_session\n            and False\n",
@@ -190,7 +187,7 @@ _ELECTION: Final = (
     Mutant(
         id="elects-outside-isr-and-elr",
         rule="R16",
-        what="Without a safe candidate any live replica is elected, as if unclean elections were allowed.",
+        what="Without a safe candidate, the controller elects any live replica, as if unclean elections were allowed.",
         module=_CHANGE,
         old="    if election is Election.UNCLEAN:\n",
         new="    if election is not None:\n",
@@ -199,9 +196,8 @@ _ELECTION: Final = (
     Mutant(
         id="elr-kept-with-whole-isr",
         rule="R17",
-        what="Who leaves an ISR that is large enough is eligible all the same, and stays so while the ISR commits "
-        "without "
-        "it (two places that cover each other).",
+        what="A replica that leaves an ISR that is large enough becomes eligible all the same, and stays so while the "
+        "ISR commits without it (two places that cover each other).",
         module=_CHANGE,
         old="    if len(isr_next) >= min_isr:\n        return []\n",
         new="",
@@ -211,7 +207,7 @@ _ELECTION: Final = (
     Mutant(
         id="unclean-broker-stays-eligible",
         rule="R17",
-        what="A broker that comes back from an unclean stop keeps its place in ELRs, though it may have lost its tail.",
+        what="A broker that returns after an unclean stop keeps its place in ELRs, although it may have lost its tail.",
         module=_BROKERS,
         old="            clean = existing is not None and request.previous_broker_epoch == existing.broker_epoch\n",
         new="            clean = existing is not None\n",
@@ -220,8 +216,8 @@ _ELECTION: Final = (
     Mutant(
         id="clean-shutdown-believed-twice",
         rule="R18",
-        what="The file of a clean stop is left where it is and believed again after a kill, by the logs, which skip "
-        "recovery, and by the controller, which does not compare its epoch (two checks that cover each other).",
+        what="The clean shutdown file is left in place and believed again after a kill: the logs skip recovery, and "
+        "the controller does not compare its epoch (two checks that cover each other).",
         module="tidelog.storage.log.log_directory",
         old="        self._files.unlink(path)\n        self._files.fsync_dir(self.path)\n"
         "        return self.clean_epoch is not None\n",
@@ -238,8 +234,8 @@ _ELECTION: Final = (
     Mutant(
         id="wiped-disk-stays-eligible",
         rule="R19",
-        what="A broker whose only disk was replaced keeps its place in ELRs, is elected with an empty log, and the "
-        "others cut theirs.",
+        what="A broker whose only disk was replaced keeps its place in ELRs and is elected with an empty log; the "
+        "others truncate theirs.",
         module=_BROKERS,
         old="                unclean=not clean,\n                wiped=wiped,\n",
         new="                unclean=not clean and not wiped,\n                wiped=False,\n",
@@ -248,7 +244,8 @@ _ELECTION: Final = (
     Mutant(
         id="offline-directory-may-lead",
         rule="R19",
-        what="The directory a replica stands on is not asked about: one whose disk has failed or is gone is elected.",
+        what="The controller does not check a replica's directory: it elects a replica whose disk has failed or is "
+        "gone.",
         module="tidelog.metadata_quorum.controller.decision",
         old="        return image.has_online_directory(node_id, partition)\n",
         new="        return True\n",
@@ -260,8 +257,9 @@ _RECOVERIES: Final = (
     Mutant(
         id="one-of-the-safe-remembered",
         rule="R28",
-        what="Of those that were safe before their unclean stops only the first is remembered, and leads without a "
-        "word: it may be the one that lost its tail (so does Kafka with the last leader).",
+        what="The controller remembers only the first of the replicas that were safe before their unclean stops, and "
+        "that one leads unquestioned: it may be the one that lost its tail (Kafka does the same with the last "
+        "leader).",
         module=_CHANGE,
         old="    ]\n\n    recovering = (",
         new="    ][:1]\n\n    recovering = (",
@@ -270,7 +268,7 @@ _RECOVERIES: Final = (
     Mutant(
         id="shortest-log-recovers",
         rule="R29",
-        what="Of the logs that were reported the one leads that reaches least far.",
+        what="Of the reported logs, the one with the lowest end leads.",
         module=_RECOVERY,
         old="        longest = max(asked,",
         new="        longest = min(asked,",
@@ -279,7 +277,7 @@ _RECOVERIES: Final = (
     Mutant(
         id="recovers-before-all-reported",
         rule="R29",
-        what="The first of those that were safe to report leads, whatever the others have.",
+        what="The first of the safe replicas to report leads, whatever the others have.",
         module=_RECOVERY,
         old="        if now_ms - search.since_ms < self._timeout_ms:\n",
         new="        if now_ms < search.since_ms:\n",

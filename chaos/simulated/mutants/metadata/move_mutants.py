@@ -16,7 +16,7 @@ MUTANTS: Final = (
     mutant(
         id="copy-keeps-what-the-log-has-lost",
         rule="KIP-113",
-        what="A copy is not cut off where the log was: it goes on with records that the leader has never had.",
+        what="A copy is not truncated where the log was: it continues with records that the leader never had.",
         module=_MOVES,
         old="            if same < copy.log_end_offset:\n                copy.truncate_to(same)\n",
         new="",
@@ -24,7 +24,7 @@ MUTANTS: Final = (
     mutant(
         id="move-is-not-on-disk",
         rule="durability",
-        what="A move is decided before its copy is on disk: a loss of power takes what the log had on its old disk.",
+        what="A move is decided before its copy is on disk: a power loss takes what the log had on its old disk.",
         module="tidelog.storage.log.movable_log",
         old="        self._flush(whole=True)\n"
         '        assert self.recovery_point == end, f"{self.name} is not durable up to {end}"\n',
@@ -33,7 +33,7 @@ MUTANTS: Final = (
     mutant(
         id="controller-is-not-told-of-a-move",
         rule="KIP-858",
-        what="A broker does not say that a replica has moved: when the disk fails, the controller goes on counting on "
+        what="A broker does not report that a replica has moved: when the disk fails, the controller keeps relying on "
         "the replica.",
         module=_MOVES,
         old="        self.on_moved(key, target.directory_id)\n",

@@ -17,8 +17,8 @@ MUTANTS: Final = (
     mutant(
         id="reassignment-ends-too-early",
         rule="KIP-455",
-        what="A reassignment ends at once, whether or not those that are added are in sync: they are taken for "
-        "it, and one of them may lead with an empty log.",
+        what="A reassignment ends immediately, whether or not the added replicas are in sync: they count as if they "
+        "were, and one of them may lead with an empty log.",
         module=_CHANGE,
         old="    isr_next = [node for node in isr_next if node in partition.replicas]\n",
         new="    if partition.replicas != before.replicas and assignment is not None:\n"
@@ -30,8 +30,8 @@ MUTANTS: Final = (
     mutant(
         id="removed-log-goes-too-early",
         rule="KIP-455",
-        what="A broker lets go of a replica, and of its log, as soon as it is to be removed, not once the controller "
-        "has taken it away: while it is still in the ISR, or leads.",
+        what="A broker drops a replica and its log as soon as the replica is to be removed, not once the controller "
+        "has removed it: while it is still in the ISR, or leads.",
         module="tidelog.broker.metadata.reconciler",
         old="        if found is None or node_id not in found.replicas:\n            if was_here:\n",
         new="        if found is None or node_id not in found.replicas or node_id in found.removing_replicas:\n"
@@ -40,8 +40,8 @@ MUTANTS: Final = (
     mutant(
         id="replica-goes-unnoticed",
         rule="leader epoch",
-        what="The leader epoch stays when a replica goes: a leader that hears of its going and coming back together "
-        "counts on what the old one had.",
+        what="The leader epoch does not change when a replica is removed: a leader that learns of its removal and "
+        "return together relies on what the old one had.",
         module=_CHANGE,
         old="        leader=elected.node_id if leader_changes or some_go else None,\n",
         new="        leader=elected.node_id if leader_changes else None,\n",
@@ -49,7 +49,7 @@ MUTANTS: Final = (
     mutant(
         id="move-ends-with-too-few",
         rule="min ISR",
-        what="A reassignment ends once the new replicas are in sync, however few of those that stay are: committed "
+        what="A reassignment ends once the new replicas are in sync, however few of the remaining ones are: committed "
         "records are then on fewer replicas than acknowledged them.",
         module=_CHANGE,
         old="    if len(in_sync) < min(min_isr, len(target)) or not set(present.adding) <= set(in_sync):\n",
@@ -58,7 +58,8 @@ MUTANTS: Final = (
     mutant(
         id="wish-leaves-too-few",
         rule="min ISR",
-        what="A cancelled or changed wish drops replicas at once though too few of the others have what is committed.",
+        what="A cancelled or changed reassignment drops replicas immediately, although too few of the others have "
+        "what is committed.",
         module="tidelog.metadata_quorum.controller.reassignment",
         old="        text = _too_few_left(partition, wanted, min_isr)\n",
         new="        text = None\n",
@@ -66,7 +67,7 @@ MUTANTS: Final = (
     mutant(
         id="drain-changes-the-factor",
         rule="KIP-860",
-        what="The controller does not look at the number of replicas: a drain planned from an old view gives a "
+        what="The controller does not check the number of replicas: a drain planned from an old view gives a "
         "partition the number that it had then.",
         module="tidelog.metadata_quorum.controller.reassignment",
         old="        if not allow_factor_change and len(item.replicas) != target_now:\n",
@@ -75,7 +76,7 @@ MUTANTS: Final = (
     mutant(
         id="new-topics-on-a-drained-broker",
         rule="KIP-1066",
-        what="The controller places replicas of new topics on cordoned brokers, too: a drain goes on without end.",
+        what="The controller places replicas of new topics on cordoned brokers too: a drain never ends.",
         module="tidelog.metadata_quorum.controller.topic_changes",
         old="        if not found.in_controlled_shutdown and not image.is_cordoned(node_id)\n",
         new="        if not found.in_controlled_shutdown\n",
@@ -83,7 +84,7 @@ MUTANTS: Final = (
     mutant(
         id="moves-onto-a-drained-broker",
         rule="KIP-1066",
-        what="Whoever asks for it moves replicas onto a cordoned broker.",
+        what="A request to move replicas onto a cordoned broker is granted.",
         module="tidelog.metadata_quorum.controller.reassignment",
         old="        if node not in present and image.is_cordoned(node):\n",
         new="        if node not in present and node < 0:\n",
@@ -91,7 +92,7 @@ MUTANTS: Final = (
     mutant(
         id="live-broker-is-unregistered",
         rule="unregistering",
-        what="A broker that lives, leads and is in sync is forgotten if somebody asks for it.",
+        what="The controller unregisters a live broker that leads and is in sync.",
         module=_BROKERS,
         old="        if not found.fenced:\n            text",
         new="        if found.fenced is None:\n            text",
@@ -100,8 +101,8 @@ MUTANTS: Final = (
     mutant(
         id="epoch-of-a-removed-broker-is-given-again",
         rule="KIP-631",
-        what="The next broker epoch follows the highest that a registered broker has: one that was unregistered gets "
-        "its own again, and what its former process asked for is granted.",
+        what="The next broker epoch follows the highest of the registered brokers: one that was unregistered gets its "
+        "own epoch again, and its former process's requests are granted.",
         module=_BROKERS,
         old="            broker_epoch = BrokerEpoch(image.broker_epoch_highest + 1)\n",
         new="            known = [found.broker_epoch for found in image.brokers.values()]\n"
@@ -111,8 +112,8 @@ MUTANTS: Final = (
     mutant(
         id="removed-broker-comes-back-clean",
         rule="KIP-966",
-        what="Whatever registers under an id that was unregistered counts as stopped cleanly: it may lead without "
-        "loss, though it may have another disk.",
+        what="A broker that registers under an unregistered id counts as stopped cleanly: it may lead without loss, "
+        "although it may have another disk.",
         module=_BROKERS,
         old="            clean = existing is not None and request",
         new="            clean = existing is None or request",
@@ -121,7 +122,7 @@ MUTANTS: Final = (
     mutant(
         id="cordon-outlives-its-broker",
         rule="KIP-1066",
-        what="A drained broker is unregistered and its cordon stays: another one under its id gets no replicas.",
+        what="The cordon of a drained broker survives its unregistration: another broker with its id gets no replicas.",
         module=_BROKERS,
         old="        if image.is_cordoned(request.node_id):\n",
         new="        if image.is_cordoned(NodeId(-1)):\n",
@@ -130,7 +131,7 @@ MUTANTS: Final = (
     mutant(
         id="heartbeats-of-a-removed-broker-are-taken",
         rule="KIP-631",
-        what="A broker that was unregistered while it was not heard of hears nothing of it, and never registers again.",
+        what="A broker that was unregistered while it was silent is not told so, and never registers again.",
         module=_BROKERS,
         old="        stale = stale_epoch(image, request.node_id, request.broker_epoch)\n"
         "        if stale is not None:\n",

@@ -20,7 +20,7 @@ MUTANTS: Final = (
     mutant(
         id="record-below-its-level",
         rule="a record is written only under a level that has it",
-        what="The controller writes whatever it is asked for, whether all nodes can read it or not.",
+        what="The controller writes any record that a request asks for, whether or not all nodes can read it.",
         module=_CONTROLLER,
         old="        fault = gate_fault(self.draft, decision.records)\n",
         new="        fault = None\n",
@@ -28,7 +28,7 @@ MUTANTS: Final = (
     mutant(
         id="registration-below-its-level",
         rule="a record is written only under a level that has it",
-        what="Controllers' registrations enter the log though its level has no record for them.",
+        what="Controller registrations enter the log although its level has no record for them.",
         module=_FEATURES,
         old=" != record and gate_fault(image, (record,)) is None\n",
         new=" != record\n",
@@ -36,7 +36,7 @@ MUTANTS: Final = (
     mutant(
         id="request-below-its-level",
         rule="a request is done only under a level that allows going on from it",
-        what="Replicas move between disks though a node of release 0.1 may take these disks over.",
+        what="Replicas move between disks although a node of release 0.1 may take over these disks.",
         module=_LOG_DIRS,
         old="        if fault is not None:\n            return AlterReplicaLogDirsResponse((), ErrorCode.UNSUPP",
         new="        if fault == 0:\n            return AlterReplicaLogDirsResponse((), ErrorCode.UNSUPP",
@@ -44,7 +44,7 @@ MUTANTS: Final = (
     mutant(
         id="brokers-not-asked",
         rule="a level is taken only if every node knows it",
-        what="A level is taken if the controllers know it, whatever the brokers do.",
+        what="A level is raised if the controllers support it, whether or not the brokers do.",
         module=_FEATURES,
         old="        if not low <= level <= high:\n            hint =",
         new='        if kind == "controller" and not low <= level <= high:\n            hint =',
@@ -52,7 +52,7 @@ MUTANTS: Final = (
     mutant(
         id="silent-controllers-agree",
         rule="a level is taken only if every node knows it",
-        what="A level is taken though a controller has not said that it knows it: one of release 0.1 that is down, and "
+        what="A level is raised although a controller has not said that it supports it: a stopped one of release 0.1 "
         "whose broker was unregistered.",
         module=_FEATURES,
         old="    if missing:\n",
@@ -61,7 +61,7 @@ MUTANTS: Final = (
     mutant(
         id="unregistered-brokers-are-asked",
         rule="a level is taken only if every node knows it",
-        what="A broker that was unregistered stays among those that must know a level.",
+        what="An unregistered broker still counts among those that must support a level.",
         module="tidelog.metadata_quorum.image.change",
         old="                    self._brokers.drop(record.node_id)\n",
         new="",
@@ -69,7 +69,7 @@ MUTANTS: Final = (
     mutant(
         id="formats-left-too-early",
         rule="the formats of release 0.1 stay until the level is taken",
-        what="A controller leaves the formats of release 0.1 with the first entry that it hears of.",
+        what="A controller abandons the formats of release 0.1 at the first entry that it receives.",
         module=_CONTROLLER_NODE,
         old="        if DIRECTORIES_VOTE.is_open(image.features):\n",
         new="        if image.features:\n",
@@ -77,7 +77,7 @@ MUTANTS: Final = (
     mutant(
         id="topic-id-that-nobody-said",
         rule="a field that release 0.1 does not send means what it meant there",
-        what="The controller takes the id that a client of release 0.1 does not say for the topic's.",
+        what="The controller takes the missing topic id of a release 0.1 client for the topic's id.",
         module=_TOPICS,
         old="        if not topic.topic_id:\n",
         new="        if topic.topic_id == ZERO_TOPIC_ID:\n",
