@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tidelog.broker.kafka.calls.common.translation import answered, outcome
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.acl_api import (
@@ -18,25 +19,22 @@ from tidelog.proto.calls.acl_api import (
 )
 from tidelog.security.acls import AclNumber, AclOperation, PatternType, PermissionType, ResourceType
 
+_NUMBERS: Final[dict[str, type[AclNumber]]] = {
+    "resource_type": ResourceType,
+    "pattern_type": PatternType,
+    "operation": AclOperation,
+    "permission_type": PermissionType,
+}
+
 
 async def describe_acls(request: Any, _: int, context: KafkaContext) -> Answer:
     answer: DescribeAclsResponse = await context.call(DescribeAclsRequest(_filter(request)))
-    resources: dict[tuple[str, str, str], list[AclEntry]] = {}
+    resources: dict[tuple[str, str, str], dict[str, Any]] = {}
     for entry in answer.entries:
-        resources.setdefault((entry.resource_type, entry.resource_name, entry.pattern_type), []).append(entry)
-    return {
-        "error_code": answer.error,
-        "error_message": answer.error_message or None,
-        "resources": [
-            {
-                "resource_type": _code(ResourceType, kind),
-                "resource_name": name,
-                "pattern_type": _code(PatternType, pattern),
-                "acls": [_shown(entry) for entry in entries],
-            }
-            for (kind, name, pattern), entries in resources.items()
-        ],
-    }
+        shown = _shown(entry)
+        about = (entry.resource_type, entry.resource_name, entry.pattern_type)
+        resources.setdefault(about, {**shown, "acls": []})["acls"].append(shown)
+    return {**outcome(answer), "resources": list(resources.values())}
 
 
 async def create_acls(request: Any, _: int, context: KafkaContext) -> Answer:
@@ -61,23 +59,15 @@ async def delete_acls(request: Any, _: int, context: KafkaContext) -> Answer:
     answer: DeleteAclsResponse = await context.call(DeleteAclsRequest(filters))
     results = _results(answer, len(filters))
     for shown, deleted in zip(results, answer.results, strict=False):
-        shown["matching_acls"] = [
-            {
-                "resource_type": _code(ResourceType, entry.resource_type),
-                "resource_name": entry.resource_name,
-                "pattern_type": _code(PatternType, entry.pattern_type),
-                **_shown(entry),
-            }
-            for entry in deleted.entries
-        ]
+        shown["matching_acls"] = list(map(_shown, deleted.entries))
     return {"filter_results": results}
 
 
 def _results(answer: CreateAclsResponse | DeleteAclsResponse, count: int) -> list[dict[str, Any]]:
     """Return one result per item. Kafka's answers repeat for each item what ours say for the whole call."""
     if answer.error is not ErrorCode.NONE:
-        return [{"error_code": answer.error, "error_message": answer.error_message} for _ in range(count)]
-    return [{"error_code": each.error, "error_message": each.error_message or None} for each in answer.results]
+        return [outcome(answer) for _ in range(count)]
+    return list(map(outcome, answer.results))
 
 
 def _filter(said: Any) -> AclEntryFilter:
@@ -93,21 +83,13 @@ def _filter(said: Any) -> AclEntryFilter:
 
 
 def _shown(entry: AclEntry) -> dict[str, Any]:
-    return {
-        "principal": entry.principal,
-        "host": entry.host,
-        "operation": _code(AclOperation, entry.operation),
-        "permission_type": _code(PermissionType, entry.permission),
-    }
+    fields = answered(entry, permission="permission_type")
+    return fields | {name: of[fields[name].upper()] for name, of in _NUMBERS.items()}
 
 
 def _name(of: type[AclNumber], number: int) -> str:
     """Return the name of a number, or the number itself if Kafka does not have it; it is refused later."""
     return of(number).name.lower() if number in of._value2member_map_ else str(number)
-
-
-def _code(of: type[AclNumber], name: str) -> int:
-    return of[name.upper()]
 
 
 APIS: Final = (Api(29, 1, 3, describe_acls), Api(30, 1, 3, create_acls), Api(31, 1, 3, delete_acls))

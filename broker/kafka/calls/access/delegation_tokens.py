@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from tidelog.broker.kafka.calls.common.translation import answered, asked
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.proto.calls.delegation_token_api import (
     CreateDelegationTokenRequest,
@@ -14,9 +15,7 @@ from tidelog.proto.calls.delegation_token_api import (
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
     ExpireDelegationTokenRequest,
-    ExpireDelegationTokenResponse,
     RenewDelegationTokenRequest,
-    RenewDelegationTokenResponse,
 )
 
 REQUESTER_FROM: Final = 3
@@ -28,28 +27,24 @@ async def create(request: Any, version: int, context: KafkaContext) -> Answer:
     owner = None
     if version >= REQUESTER_FROM and request.owner_principal_name:
         owner = _principal(request.owner_principal_type or "", request.owner_principal_name)
-    asked = CreateDelegationTokenRequest(owner, _principals(request.renewers), request.max_lifetime)
-    answer: CreateDelegationTokenResponse = await context.call(asked)
+    wanted = asked(CreateDelegationTokenRequest, request, owner=owner, renewers=_principals(request.renewers))
+    answer: CreateDelegationTokenResponse = await context.call(wanted)
     made = answer.token or DescribedDelegationToken("", owner or caller, caller, (), -1, -1, -1)
     return {"error_code": answer.error, **_fields(made, version)}
 
 
 async def renew(request: Any, _: int, context: KafkaContext) -> Answer:
-    asked = RenewDelegationTokenRequest(bytes(request.hmac), request.renew_period)
-    answer: RenewDelegationTokenResponse = await context.call(asked)
-    return {"error_code": answer.error, "expiry_timestamp": answer.expiry_timestamp_ms}
+    return answered(await context.call(asked(RenewDelegationTokenRequest, request)))
 
 
 async def expire(request: Any, _: int, context: KafkaContext) -> Answer:
-    asked = ExpireDelegationTokenRequest(bytes(request.hmac), request.expiry_time_period)
-    answer: ExpireDelegationTokenResponse = await context.call(asked)
-    return {"error_code": answer.error, "expiry_timestamp": answer.expiry_timestamp_ms}
+    return answered(await context.call(asked(ExpireDelegationTokenRequest, request)))
 
 
 async def describe(request: Any, version: int, context: KafkaContext) -> Answer:
     owners = request.owners
-    asked = DescribeDelegationTokenRequest(_principals(owners or ()), owners is None)
-    answer: DescribeDelegationTokenResponse = await context.call(asked)
+    wanted = DescribeDelegationTokenRequest(_principals(owners or ()), owners is None)
+    answer: DescribeDelegationTokenResponse = await context.call(wanted)
     return {
         "error_code": answer.error,
         "tokens": [
@@ -61,21 +56,14 @@ async def describe(request: Any, version: int, context: KafkaContext) -> Answer:
 
 def _fields(token: DescribedDelegationToken, version: int) -> dict[str, Any]:
     """Return the fields of a token. Before KIP-373, it only has its owner."""
-    values: dict[str, Any] = {
-        **_parts(token.owner),
-        "issue_timestamp": token.issue_timestamp_ms,
-        "expiry_timestamp": token.expiration_timestamp_ms,
-        "max_timestamp": token.max_timestamp_ms,
-        "token_id": token.token_id,
-        "hmac": token.hmac,
-    }
+    values = _parts(token.owner) | answered(token, expiration_timestamp_ms="expiry_timestamp")
     if version >= REQUESTER_FROM:
         kind, _, name = token.requester.partition(":")
         values |= {"token_requester_principal_type": kind, "token_requester_principal_name": name}
     return values
 
 
-def _parts(principal: str) -> dict[str, str]:
+def _parts(principal: str) -> dict[str, Any]:
     kind, _, name = principal.partition(":")
     return {"principal_type": kind, "principal_name": name}
 

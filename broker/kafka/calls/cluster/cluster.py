@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.cluster.metadata import reachable_controller
 from tidelog.broker.kafka.calls.cluster.metadata_bytes import OPERATIONS_NOT_ASKED
 from tidelog.broker.kafka.calls.common.authorized_operations import operations_on_cluster
 from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.calls.common.translation import answered, outcome
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.broker.metadata.metadata_view import MetadataView
-from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.names import METADATA_LOG
@@ -27,7 +29,6 @@ from tidelog.proto.calls.api import (
     MetadataRequest,
     MetadataResponse,
     UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
 )
 from tidelog.proto.kafka.messages import field
 
@@ -37,26 +38,25 @@ MISMATCHED_ENDPOINT_TYPE: Final = 114
 UNSUPPORTED_ENDPOINT_TYPE: Final = 115
 """Kafka error numbers that only this listener uses."""
 
+_REPLICA: Final = partial(
+    answered,
+    node_id="replica_id",
+    last_fetch_ms="last_fetch_timestamp",
+    last_caught_up_ms="last_caught_up_timestamp",
+)
+
 
 def apis(config: NodeConfig, view: MetadataView) -> tuple[Api, ...]:
-    async def quorum(request: Any, version: int, context: KafkaContext) -> Answer:
-        return await describe_quorum(request, version, context, config)
-
-    async def cluster(request: Any, version: int, context: KafkaContext) -> Answer:
-        return await describe_cluster(request, version, context, config.node_id, view.image)
-
     return (
         Api(34, 1, 2, alter_replica_log_dirs),
         Api(35, 1, 5, describe_log_dirs),
-        Api(55, 0, 2, quorum),
-        Api(60, 0, 2, cluster),
+        Api(55, 0, 2, partial(describe_quorum, config=config)),
+        Api(60, 0, 2, partial(describe_cluster, node_id=config.node_id, view=view)),
         Api(64, 0, 0, unregister_broker),
     )
 
 
-async def describe_cluster(
-    request: Any, _: int, context: KafkaContext, node_id: NodeId, image: MetadataImage
-) -> Answer:
+async def describe_cluster(request: Any, _: int, context: KafkaContext, node_id: NodeId, view: MetadataView) -> Answer:
     """Describe the brokers at this listener (KIP-700); from version 2 on also fenced ones, if requested (KIP-1073)."""
     kind = field(request, "endpoint_type", BROKERS)
     if kind != BROKERS:
@@ -80,7 +80,7 @@ async def describe_cluster(
                 "rack": broker.rack,
                 "is_fenced": broker.fenced,
             }
-            for _, broker in sorted(image.brokers.items())
+            for _, broker in sorted(view.image.brokers.items())
             if (with_fenced or not broker.fenced) and (endpoint := broker.endpoint(context.listener)) is not None
         ],
         "cluster_authorized_operations": operations_on_cluster(context.access) if asked else OPERATIONS_NOT_ASKED,
@@ -89,8 +89,7 @@ async def describe_cluster(
 
 async def unregister_broker(request: Any, _: int, context: KafkaContext) -> Answer:
     """Unregister a broker. A live one is refused, whereas Kafka forgets it until its next heartbeat."""
-    answer: UnregisterBrokerResponse = await context.call(UnregisterBrokerRequest(NodeId(request.broker_id)))
-    return {"error_code": answer.error, "error_message": answer.error_message or None}
+    return answered(await context.call(UnregisterBrokerRequest(NodeId(request.broker_id))))
 
 
 async def alter_replica_log_dirs(request: Any, _: int, context: KafkaContext) -> Answer:
@@ -107,7 +106,7 @@ async def alter_replica_log_dirs(request: Any, _: int, context: KafkaContext) ->
     results = answer.replicas or tuple(
         AlteredReplicaLogDir(item.topic, item.partition, answer.error) for item in wanted.replicas
     )
-    return {"results": by_topic(results, lambda found: {"error_code": found.error}, topic="topic_name")}
+    return {"results": by_topic(results, topic="topic_name")}
 
 
 async def describe_log_dirs(request: Any, _: int, context: KafkaContext) -> Answer:
@@ -118,25 +117,11 @@ async def describe_log_dirs(request: Any, _: int, context: KafkaContext) -> Answ
 
 
 def _log_dir(found: LogDir, wanted: Mapping[str, frozenset[int]] | None) -> dict[str, Any]:
-    topics: dict[str, list[dict[str, Any]]] = {}
-    for replica in found.replicas:
-        if wanted is None or replica.partition in wanted.get(replica.topic, ()):
-            topics.setdefault(replica.topic, []).append(
-                {
-                    "partition_index": replica.partition,
-                    "partition_size": replica.size_bytes,
-                    "offset_lag": replica.offset_lag,
-                    "is_future_key": replica.is_future,
-                }
-            )
-    return {
-        "error_code": found.error,
-        "log_dir": found.path,
-        "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
-        "total_bytes": found.total_bytes,
-        "usable_bytes": found.usable_bytes,
-        "is_cordoned": found.is_cordoned,
-    }
+    replicas = tuple(
+        replica for replica in found.replicas if wanted is None or replica.partition in wanted.get(replica.topic, ())
+    )
+    shown = partial(answered, size_bytes="partition_size", is_future="is_future_key")
+    return answered(replace(found, replicas=()), path="log_dir") | {"topics": by_topic(replicas, shown)}
 
 
 async def describe_quorum(request: Any, _: int, context: KafkaContext, config: NodeConfig) -> Answer:
@@ -147,7 +132,7 @@ async def describe_quorum(request: Any, _: int, context: KafkaContext, config: N
         return {"topics": _refused(asked, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)}
     found: DescribeClusterResponse = await context.call(DescribeClusterRequest())
     if found.error is not ErrorCode.NONE:
-        return {"error_code": found.error, "error_message": found.error_message}
+        return outcome(found)
     if not found.voters:
         text = "no active controller answered in time"
         return {"topics": _refused(asked, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)}
@@ -156,36 +141,15 @@ async def describe_quorum(request: Any, _: int, context: KafkaContext, config: N
         "leader_id": found.controller_id,
         "leader_epoch": found.controller_epoch,
         "high_watermark": found.metadata_offset,
-        "current_voters": [
-            {
-                "replica_id": voter.node_id,
-                "log_end_offset": voter.log_end_offset,
-                "last_caught_up_timestamp": voter.last_caught_up_ms,
-            }
-            for voter in found.voters
-        ],
-        "observers": [
-            {
-                "replica_id": observer.node_id,
-                "log_end_offset": observer.log_end_offset,
-                "last_fetch_timestamp": observer.last_fetch_ms,
-                "last_caught_up_timestamp": observer.last_caught_up_ms,
-            }
-            for observer in found.observers
-        ],
+        "current_voters": list(map(_REPLICA, found.voters)),
+        "observers": list(map(_REPLICA, found.observers)),
     }
     return {
         "topics": [{"topic_name": METADATA_LOG, "partitions": [partition]}],
         "nodes": [
             {
                 "node_id": voter.node_id,
-                "listeners": [
-                    {
-                        "name": config.controller_listener_names[0],
-                        "host": voter.host,
-                        "port": voter.port,
-                    }
-                ],
+                "listeners": [{"name": config.controller_listener_names[0], "host": voter.host, "port": voter.port}],
             }
             for voter in config.voters
         ],
@@ -196,9 +160,7 @@ def _refused(asked: Sequence[tuple[str, Sequence[int]]], error: ErrorCode, text:
     return [
         {
             "topic_name": name,
-            "partitions": [
-                {"partition_index": number, "error_code": error, "error_message": text} for number in numbers
-            ],
+            "partitions": [{"partition_index": at, "error_code": error, "error_message": text} for at in numbers],
         }
         for name, numbers in asked
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tidelog.broker.kafka.calls.common.translation import outcome
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import SAFE_DOWNGRADE, UPGRADE, UPGRADE_TYPES
@@ -22,7 +23,7 @@ async def update_features(request: Any, version: int, context: KafkaContext) -> 
     answer: UpdateFeaturesResponse = await context.call(
         UpdateFeaturesRequest(updates, field(request, "validate_only", False))
     )
-    done: dict[str, Any] = {"error_code": answer.error, "error_message": answer.error_message or None}
+    done = outcome(answer)
     if version >= _NO_RESULTS:
         return done
     results = updates if answer.error is ErrorCode.NONE else ()

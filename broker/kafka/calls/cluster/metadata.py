@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from tidelog.broker.kafka.calls.cluster.metadata_bytes import OPERATIONS_NOT_ASKED, response_bytes, topic_bytes
 from tidelog.broker.kafka.calls.common.authorized_operations import operations_on, operations_on_cluster
+from tidelog.broker.kafka.calls.common.translation import answered
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.metadata_quorum.image.image import MetadataImage
@@ -194,14 +195,5 @@ async def describe_topic_partitions(request: Any, _: int, context: KafkaContext)
 
 
 def _partition(found: PartitionMetadata) -> dict[str, Any]:
-    return {
-        "error_code": found.error,
-        "partition_index": found.partition,
-        "leader_id": found.leader,
-        "leader_epoch": found.leader_epoch,
-        "replica_nodes": found.replicas,
-        "isr_nodes": found.isr,
-        "eligible_leader_replicas": found.eligible_leader_replicas,
-        "last_known_elr": found.last_known_elr,
-        "offline_replicas": found.offline_replicas,
-    }
+    names = {"partition": "partition_index", "leader": "leader_id", "replicas": "replica_nodes", "isr": "isr_nodes"}
+    return answered(found, **names)

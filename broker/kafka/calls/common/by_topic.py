@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import Field
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from tidelog.broker.kafka.calls.common.translation import answered
 
 
 class AtPartition(Protocol):
-    """An item about one partition."""
+    """An item about one partition, a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def topic(self) -> str: ...
@@ -20,7 +25,7 @@ AtT = TypeVar("AtT", bound=AtPartition)
 
 def by_topic(
     items: Iterable[AtT],
-    fields: Callable[[AtT], Mapping[str, Any]],
+    fields: Callable[[AtT], Mapping[str, Any]] = answered,
     *,
     topics: Iterable[str] = (),
     topic: str = "name",

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tidelog.broker.kafka.calls.common.authorized_operations import operations_on
+from tidelog.broker.kafka.calls.common.authorized_operations import add_operations_on
+from tidelog.broker.kafka.calls.common.translation import answered, asked, asked_each
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import TopicId
 from tidelog.proto.calls.consumer_group_api import (
     JOIN_EPOCH,
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    ConsumerGroupMember,
     DescribedConsumerGroup,
     IdAssignment,
-    NamedPartitions,
     TopicIdPartitions,
     TopicNames,
 )
 from tidelog.proto.kafka.messages import field
-from tidelog.security.acls import ResourceType
 
 _MEMBERS_OWN_ID: Final = 1
 """From this version on, a member makes its own id (KIP-1082), so that a lost answer leaves no member behind."""
@@ -37,86 +33,43 @@ async def heartbeat(request: Any, version: int, context: KafkaContext) -> dict[s
         text = "expected a member id, which the member makes itself, found none"
         return {"error_code": ErrorCode.INVALID_REQUEST, "error_message": text}
     names, owned = request.subscribed_topic_names, request.topic_partitions
-    answer: ConsumerGroupHeartbeatResponse = await context.call(
-        ConsumerGroupHeartbeatRequest(
-            request.group_id,
-            request.member_id,
-            request.member_epoch,
-            request.instance_id,
-            request.rack_id,
-            request.rebalance_timeout,
-            None if names is None else TopicNames(tuple(names)),
-            field(request, "subscribed_topic_regex", None),
-            request.server_assignor,
-            None
-            if owned is None
-            else IdAssignment(
-                tuple(TopicIdPartitions(TopicId(bytes(each.topic_id)), tuple(each.partitions)) for each in owned)
-            ),
-            context.call_context.client_id,
+    answer = await context.call(
+        asked(
+            ConsumerGroupHeartbeatRequest,
+            request,
+            topics=None if names is None else TopicNames(tuple(names)),
+            regex=field(request, "subscribed_topic_regex", None),
+            assignor=request.server_assignor,
+            owned=None if owned is None else IdAssignment(asked_each(TopicIdPartitions, owned)),
+            client_id=context.call_context.client_id,
         )
     )
-    return {
-        "error_code": answer.error,
-        "error_message": answer.error_message or None,
-        "member_id": answer.member_id,
-        "member_epoch": answer.member_epoch,
-        "heartbeat_interval": answer.heartbeat_interval_ms,
-        "assignment": None
-        if answer.assignment is None
-        else {
-            "topic_partitions": [
-                {"topic_id": each.topic_id, "partitions": each.partitions} for each in answer.assignment.topics
-            ]
-        },
-    }
+    return answered(answer, topics="topic_partitions")
 
 
 async def describe(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
     answer = await context.call(ConsumerGroupDescribeRequest(tuple(dict.fromkeys(request.group_ids))))
     groups = [_described(group) for group in answer.groups]
     if request.include_authorized_operations:
-        for group in groups:
-            if group["error_code"] is ErrorCode.NONE:
-                group["authorized_operations"] = operations_on(context.access, ResourceType.GROUP, group["group_id"])
+        add_operations_on(context.access, groups)
     return {"groups": groups}
 
 
 def _described(group: DescribedConsumerGroup) -> dict[str, Any]:
-    return {
-        "error_code": group.error,
-        "error_message": group.error_message or None,
-        "group_id": group.group_id,
-        "group_state": group.state,
-        "group_epoch": group.group_epoch,
-        "assignment_epoch": group.assignment_epoch,
-        "assignor_name": group.assignor,
-        "members": [_member(member) for member in group.members],
-    }
-
-
-def _member(member: ConsumerGroupMember) -> dict[str, Any]:
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "rack_id": member.rack_id,
-        "member_epoch": member.member_epoch,
-        "client_id": member.client_id,
-        "client_host": member.client_host,
-        "subscribed_topic_names": member.topics,
-        "subscribed_topic_regex": member.regex,
-        "assignment": _assignment(member.assignment),
-        "target_assignment": _assignment(member.target),
-        "member_type": _CONSUMER,
-    }
-
-
-def _assignment(named: tuple[NamedPartitions, ...]) -> dict[str, Any]:
-    return {
-        "topic_partitions": [
-            {"topic_id": each.topic_id, "topic_name": each.topic, "partitions": each.partitions} for each in named
-        ]
-    }
+    shown = answered(
+        group,
+        state="group_state",
+        assignor="assignor_name",
+        topic="topic_name",
+        topics="subscribed_topic_names",
+        regex="subscribed_topic_regex",
+        target="target_assignment",
+    )
+    for member in shown["members"]:
+        member["member_type"] = _CONSUMER
+        for name in ("assignment", "target_assignment"):
+            member[name] = {"topic_partitions": member[name]}
+    return shown
 
 
 APIS: Final = (

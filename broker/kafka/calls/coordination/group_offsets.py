@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.calls.common.translation import answered, asked
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from tidelog.proto.calls.group_api import (
     NO_GENERATION,
-    NO_MEMBER,
-    CommittedOffset,
     GroupPartition,
     OffsetCommitPartition,
     OffsetCommitRequest,
-    OffsetCommitResult,
     OffsetDeleteRequest,
     OffsetFetchGroup,
     OffsetFetchRequest,
@@ -31,6 +30,7 @@ _GROUP_ERROR: Final = 2
 """From this version on, an answer to OffsetFetch has its own error besides those of partitions."""
 _SEVERAL_GROUPS: Final = 8
 _BY_ID: Final = 10
+_offset: Final = partial(answered, offset="committed_offset", leader_epoch="committed_leader_epoch")
 
 
 def committed_partitions(
@@ -48,10 +48,6 @@ def committed_partitions(
         for topic in topics
         for each in topic.partitions
     )
-
-
-def error_only(result: OffsetCommitResult) -> dict[str, Any]:
-    return {"error_code": result.error}
 
 
 class _Topics:
@@ -97,16 +93,9 @@ async def offset_commit(request: Any, version: int, context: KafkaContext, view:
     generation_id = field(request, "generation_id_or_member_epoch", NO_GENERATION)
     topics = _Topics(view, version, context)
     known = topics.known(request.topics)
-    answer = await context.call(
-        OffsetCommitRequest(
-            request.group_id,
-            generation_id,
-            request.member_id,
-            field(request, "group_instance_id", None),
-            committed_partitions(known, topics.name),
-        )
-    )
-    found = by_topic(answer.results, error_only, topics=[topics.name(topic) or "" for topic in known])
+    partitions = committed_partitions(known, topics.name)
+    answer = await context.call(asked(OffsetCommitRequest, request, generation_id=generation_id, partitions=partitions))
+    found = by_topic(answer.results, topics=[topics.name(topic) or "" for topic in known])
     return {"topics": topics.answered(request.topics, found, _not_committed)}
 
 
@@ -118,24 +107,21 @@ def _not_committed(topic: Any) -> list[dict[str, Any]]:
 
 async def offset_fetch(request: Any, version: int, context: KafkaContext, view: MetadataView) -> dict[str, Any]:
     topics = _Topics(view, version, context)
-    asked = (
-        tuple({group.group_id: group for group in request.groups}.values())
-        if version >= _SEVERAL_GROUPS
-        else (request,)
-    )
+    several = version >= _SEVERAL_GROUPS
+    wanted = tuple({group.group_id: group for group in request.groups}.values()) if several else (request,)
     groups = tuple(
-        OffsetFetchGroup(
-            group.group_id,
-            _named(topics, group.topics),
+        asked(
+            OffsetFetchGroup,
+            group,
+            partitions=_named(topics, group.topics),
             all_partitions=group.topics is None,
-            member_id=field(group, "member_id", None) or NO_MEMBER,
             member_epoch=field(group, "member_epoch", NO_GENERATION),
         )
-        for group in asked
+        for group in wanted
     )
     answer = await context.call(OffsetFetchRequest(groups, field(request, "require_stable", False)))
-    found = [_fetched(group, result, version, topics) for group, result in zip(asked, answer.groups, strict=True)]
-    return {"groups": found} if version >= _SEVERAL_GROUPS else found[0]
+    found = [_fetched(group, result, version, topics) for group, result in zip(wanted, answer.groups, strict=True)]
+    return {"groups": found} if several else found[0]
 
 
 def _named(topics: _Topics, asked: Any) -> tuple[GroupPartition, ...]:
@@ -164,31 +150,19 @@ def _not_fetched(topic: Any) -> list[dict[str, Any]]:
     return [{"partition_index": number, **unknown} for number in topic.partition_indexes]
 
 
-def _offset(found: CommittedOffset) -> dict[str, Any]:
-    return {
-        "error_code": found.error,
-        "committed_offset": found.offset,
-        "committed_leader_epoch": found.leader_epoch,
-        "metadata": found.metadata,
-    }
-
-
 async def offset_delete(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
     named = tuple(
         GroupPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
     )
     answer = await context.call(OffsetDeleteRequest(request.group_id, named))
-    topics = by_topic(answer.results, lambda result: {"error_code": result.error})
-    return {"error_code": answer.error, "topics": topics}
+    return {"error_code": answer.error, "topics": by_topic(answer.results)}
 
 
 def apis(view: MetadataView) -> tuple[Api, ...]:
     """Return the APIs. ``view`` maps topic ids to names."""
 
-    async def commit(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-        return await offset_commit(request, version, context, view)
-
-    async def fetch(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-        return await offset_fetch(request, version, context, view)
-
-    return Api(8, 2, 10, commit), Api(9, 1, 10, fetch), Api(47, 0, 0, offset_delete)
+    return (
+        Api(8, 2, 10, partial(offset_commit, view=view)),
+        Api(9, 1, 10, partial(offset_fetch, view=view)),
+        Api(47, 0, 0, offset_delete),
+    )

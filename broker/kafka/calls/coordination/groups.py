@@ -5,21 +5,20 @@ Share groups are not served: their APIs are not advertised, and clients say so.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
+from tidelog.broker.kafka.calls.common.translation import answered, asked
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.group_api import (
-    GroupProtocol,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
     LeaveGroupRequest,
     LeavingMember,
-    MemberAssignment,
     SyncGroupRequest,
 )
-from tidelog.proto.kafka.messages import field
 
 _MEMBER_ID_REQUIRED: Final = 4
 """From this version of JoinGroup on, clients rejoin with the id that they are given (KIP-394)."""
@@ -30,88 +29,37 @@ _SEVERAL_LEAVE: Final = 3
 
 
 async def join_group(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    client_id, admit_unknown = context.call_context.client_id, version < _MEMBER_ID_REQUIRED
     answer: JoinGroupResponse = await context.call(
-        JoinGroupRequest(
-            request.group_id,
-            request.session_timeout,
-            request.rebalance_timeout,
-            request.member_id,
-            field(request, "group_instance_id", None),
-            request.protocol_type,
-            tuple(GroupProtocol(each.name, bytes(each.metadata)) for each in request.protocols),
-            context.call_context.client_id,
-            field(request, "reason", None) or "",
-            admit_unknown=version < _MEMBER_ID_REQUIRED,
-        )
+        asked(JoinGroupRequest, request, client_id=client_id, admit_unknown=admit_unknown)
     )
-    leader, members = answer.leader, answer.members
     if answer.skip_assignment and version < _SKIP_ASSIGNMENT:
         # It cannot be told that it leads without having to assign, so it is not told that it leads, as in Kafka.
-        leader, members = "", ()
+        answer = replace(answer, leader="", members=())
     absent = None if version >= _NO_PROTOCOL else ""
-    return {
-        "error_code": answer.error,
-        "generation_id": answer.generation_id,
-        "protocol_type": answer.protocol_type or None,
-        "protocol_name": answer.protocol_name or absent,
-        "leader": leader,
-        "skip_assignment": answer.skip_assignment,
-        "member_id": answer.member_id,
-        "members": [
-            {"member_id": each.member_id, "group_instance_id": each.group_instance_id, "metadata": each.metadata}
-            for each in members
-        ],
-    }
+    protocol = {"protocol_type": answer.protocol_type or None, "protocol_name": answer.protocol_name or absent}
+    return answered(answer) | protocol
 
 
 async def sync_group(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
-    answer = await context.call(
-        SyncGroupRequest(
-            request.group_id,
-            request.generation_id,
-            request.member_id,
-            field(request, "group_instance_id", None),
-            field(request, "protocol_type", None) or "",
-            field(request, "protocol_name", None) or "",
-            tuple(MemberAssignment(each.member_id, bytes(each.assignment)) for each in request.assignments),
-        )
-    )
-    return {
-        "error_code": answer.error,
-        "protocol_type": answer.protocol_type or None,
-        "protocol_name": answer.protocol_name or None,
-        "assignment": answer.assignment,
-    }
+    answer = await context.call(asked(SyncGroupRequest, request))
+    protocol = {"protocol_type": answer.protocol_type or None, "protocol_name": answer.protocol_name or None}
+    return answered(answer) | protocol
 
 
 async def heartbeat(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
-    instance_id = field(request, "group_instance_id", None)
-    answer = await context.call(
-        HeartbeatRequest(request.group_id, request.generation_id, request.member_id, instance_id)
-    )
-    return {"error_code": answer.error}
+    return answered(await context.call(asked(HeartbeatRequest, request)))
 
 
 async def leave_group(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     """Leave the group. In the oldest versions, the only member's error is that of the answer."""
     if version >= _SEVERAL_LEAVE:
-        leaving = tuple(
-            LeavingMember(each.member_id, each.group_instance_id, field(each, "reason", None) or "")
-            for each in request.members
-        )
-    else:
-        leaving = (LeavingMember(request.member_id),)
-    answer = await context.call(LeaveGroupRequest(request.group_id, leaving))
+        return answered(await context.call(asked(LeaveGroupRequest, request)))
+    answer = await context.call(LeaveGroupRequest(request.group_id, (LeavingMember(request.member_id),)))
     error = answer.error
-    if version < _SEVERAL_LEAVE and error is ErrorCode.NONE and answer.members:
+    if error is ErrorCode.NONE and answer.members:
         error = answer.members[0].error
-    return {
-        "error_code": error,
-        "members": [
-            {"member_id": each.member_id, "group_instance_id": each.group_instance_id, "error_code": each.error}
-            for each in answer.members
-        ],
-    }
+    return {"error_code": error}
 
 
 APIS: Final = (

@@ -9,11 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.calls.common.translation import answered, asked, partitions_of
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
-from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.proto.calls.group_api import GroupPartition
 from tidelog.proto.calls.transaction_api import (
-    AddedPartition,
     DescribedTransaction,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
@@ -42,13 +41,8 @@ def _described(each: DescribedTransaction) -> dict[str, Any]:
     for at in each.partitions:
         topics.setdefault(at.topic, []).append(at.partition)
     return {
-        "error_code": each.error,
-        "transactional_id": each.transactional_id,
+        **answered(each, start_time_ms="transaction_start_time"),
         "transaction_state": _shown(each.state),
-        "transaction_timeout": each.transaction_timeout_ms,
-        "transaction_start_time": each.start_time_ms,
-        "producer_id": each.producer_id,
-        "producer_epoch": each.producer_epoch,
         "topics": [{"topic": name, "partitions": numbers} for name, numbers in topics.items()],
     }
 
@@ -61,7 +55,7 @@ async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict
     answer = await context.call(
         ListTransactionsRequest(
             states,
-            tuple(ProducerId(each) for each in request.producer_id_filters),
+            tuple(request.producer_id_filters),
             field(request, "duration_filter", -1),
             field(request, "transactional_id_pattern", None) or "",
         )
@@ -70,12 +64,7 @@ async def list_transactions(request: Any, _: int, context: KafkaContext) -> dict
         "error_code": answer.error,
         "unknown_state_filters": [name for name in request.state_filters if name.lower() not in _STATES],
         "transaction_states": [
-            {
-                "transactional_id": each.transactional_id,
-                "producer_id": each.producer_id,
-                "transaction_state": _shown(each.state),
-            }
-            for each in answer.transactions
+            {**answered(each), "transaction_state": _shown(each.state)} for each in answer.transactions
         ],
     }
 
@@ -85,51 +74,28 @@ def _shown(state: str) -> str:
 
 
 async def describe_producers(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
-    asked = dict.fromkeys(GroupPartition(topic.name, at) for topic in request.topics for at in topic.partition_indexes)
-    answer = await context.call(DescribeProducersRequest(tuple(asked), any_replica=True))
+    wanted = dict.fromkeys(partitions_of(GroupPartition, request.topics, "partition_indexes"))
+    answer = await context.call(DescribeProducersRequest(tuple(wanted), any_replica=True))
     return {"topics": by_topic(answer.partitions, _producers)}
 
 
 def _producers(found: PartitionProducers) -> dict[str, Any]:
-    return {
-        "error_code": found.error,
-        "error_message": found.error_message or None,
-        "active_producers": [
-            {
-                "producer_id": each.producer_id,
-                "producer_epoch": each.producer_epoch,
-                "last_sequence": each.last_sequence,
-                "last_timestamp": each.last_timestamp_ms,
-                "coordinator_epoch": each.coordinator_epoch,
-                "current_txn_start_offset": each.transaction_start_offset,
-            }
-            for each in found.producers
-        ],
-    }
+    return answered(found, producers="active_producers", transaction_start_offset="current_txn_start_offset")
 
 
 async def write_markers(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
     markers = tuple(
-        TransactionMarker(
-            ProducerId(each.producer_id),
-            ProducerEpoch(each.producer_epoch),
-            each.transaction_result,
-            each.coordinator_epoch,
-            tuple(GroupPartition(topic.name, at) for topic in each.topics for at in topic.partition_indexes),
-            field(each, "transaction_version", _OWN_EPOCH),
+        asked(
+            TransactionMarker,
+            each,
+            committed=each.transaction_result,
+            partitions=partitions_of(GroupPartition, each.topics, "partition_indexes"),
+            transaction_version=field(each, "transaction_version", _OWN_EPOCH),
         )
         for each in request.markers
     )
     answer = await context.call(WriteTxnMarkersRequest(markers))
-    return {
-        "markers": [
-            {"producer_id": each.producer_id, "topics": by_topic(each.results, _written)} for each in answer.markers
-        ]
-    }
-
-
-def _written(result: AddedPartition) -> dict[str, Any]:
-    return {"error_code": result.error}
+    return {"markers": [{"producer_id": each.producer_id, "topics": by_topic(each.results)} for each in answer.markers]}
 
 
 APIS: Final = (

@@ -15,11 +15,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.calls.common.translation import answered, asked, partitions_of
 from tidelog.broker.kafka.calls.coordination.group_offsets import committed_partitions
 from tidelog.broker.kafka.wire.apis import Api, KafkaContext
 from tidelog.broker.kafka.wire.pending import CloseConnection
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
+from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.proto.calls.group_api import NO_GENERATION, NO_MEMBER, GroupPartition, OffsetCommitResult
 from tidelog.proto.calls.transaction_api import (
     AddedPartition,
@@ -61,46 +62,28 @@ def _close_if_left(error: ErrorCode, transactional_id: str) -> None:
 
 
 async def init_producer_id(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    answer = await _call(
-        InitProducerIdRequest(
-            request.transactional_id,
-            request.transaction_timeout,
-            ProducerId(field(request, "producer_id", NO_PRODUCER_ID)),
-            ProducerEpoch(field(request, "producer_epoch", NO_PRODUCER_EPOCH)),
-        ),
-        context,
-    )
-    return {
-        "error_code": told(answer.error, version, fenced=4, abortable=5),
-        "producer_id": answer.producer_id,
-        "producer_epoch": answer.producer_epoch,
-    }
+    answer = await _call(asked(InitProducerIdRequest, request), context)
+    return answered(answer) | {"error_code": told(answer.error, version, fenced=4, abortable=5)}
 
 
 async def add_partitions(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     """Add partitions: one transaction for clients; for Kafka brokers several, some only to be verified (from version 4
     on)."""
     if version >= _SEVERAL_TRANSACTIONS:
-        asked = tuple(
-            AddPartitionsTransaction(
-                each.transactional_id,
-                ProducerId(each.producer_id),
-                ProducerEpoch(each.producer_epoch),
-                _partitions(each.topics),
-                each.verify_only,
-            )
+        wanted = tuple(
+            asked(AddPartitionsTransaction, each, partitions=partitions_of(GroupPartition, each.topics))
             for each in request.transactions
         )
     else:
-        asked = (
+        wanted = (
             AddPartitionsTransaction(
                 request.v3_and_below_transactional_id,
                 ProducerId(request.v3_and_below_producer_id),
                 ProducerEpoch(request.v3_and_below_producer_epoch),
-                _partitions(request.v3_and_below_topics),
+                partitions_of(GroupPartition, request.v3_and_below_topics),
             ),
         )
-    answer: AddPartitionsToTxnResponse = await _call(AddPartitionsToTxnRequest(asked), context)
+    answer: AddPartitionsToTxnResponse = await _call(AddPartitionsToTxnRequest(wanted), context)
     for each in answer.transactions:
         for result in each.results:
             _close_if_left(result.error, each.transactional_id)
@@ -120,56 +103,28 @@ async def add_partitions(request: Any, version: int, context: KafkaContext) -> d
     return {"results_by_topic_v3_and_below": results[0]["topic_results"]}
 
 
-def _partitions(topics: Any) -> tuple[GroupPartition, ...]:
-    return tuple(GroupPartition(topic.name, number) for topic in topics for number in topic.partitions)
-
-
 async def add_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    answer = await _call(
-        AddOffsetsToTxnRequest(
-            request.transactional_id,
-            ProducerId(request.producer_id),
-            ProducerEpoch(request.producer_epoch),
-            request.group_id,
-        ),
-        context,
-    )
+    answer = await _call(asked(AddOffsetsToTxnRequest, request), context)
     _close_if_left(answer.error, request.transactional_id)
     return {"error_code": told(answer.error, version, fenced=2, abortable=4)}
 
 
 async def end_transaction(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
-    answer = await _call(
-        EndTxnRequest(
-            request.transactional_id,
-            ProducerId(request.producer_id),
-            ProducerEpoch(request.producer_epoch),
-            request.committed,
-            bump_epoch=version >= _SECOND_PROTOCOL,
-        ),
-        context,
-    )
+    answer = await _call(asked(EndTxnRequest, request, bump_epoch=version >= _SECOND_PROTOCOL), context)
     _close_if_left(answer.error, request.transactional_id)
-    return {
-        "error_code": told(answer.error, version, fenced=2, abortable=4),
-        "producer_id": answer.producer_id,
-        "producer_epoch": answer.producer_epoch,
-    }
+    return answered(answer) | {"error_code": told(answer.error, version, fenced=2, abortable=4)}
 
 
 async def commit_offsets(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
     """Commit offsets. Each partition carries an error about the member, by the names that version 3 introduced
     (KIP-447)."""
     answer = await context.call(
-        TxnOffsetCommitRequest(
-            request.transactional_id,
-            request.group_id,
-            ProducerId(request.producer_id),
-            ProducerEpoch(request.producer_epoch),
-            field(request, "generation_id", NO_GENERATION),
-            field(request, "member_id", NO_MEMBER),
-            field(request, "group_instance_id", None),
-            committed_partitions(request.topics),
+        asked(
+            TxnOffsetCommitRequest,
+            request,
+            generation_id=field(request, "generation_id", NO_GENERATION),
+            member_id=field(request, "member_id", NO_MEMBER),
+            partitions=committed_partitions(request.topics),
             verify_only=version < _SECOND_PROTOCOL,
         )
     )

@@ -33,7 +33,8 @@ SOURCES: Final = MappingProxyType(
 TYPES: Final = MappingProxyType({"BOOLEAN": 1, "STRING": 2, "INT": 3, "LONG": 5, "DOUBLE": 6, "LIST": 7, "PASSWORD": 9})
 """``DescribeConfigsResponse.ConfigType``."""
 
-OPERATIONS: Final = MappingProxyType({0: "set", 1: "delete", 2: "append", 3: "subtract"})
+SET: Final = 0
+OPERATIONS: Final = MappingProxyType({SET: "set", 1: "delete", 2: "append", 3: "subtract"})
 """``AlterConfigOp.OpType``."""
 
 

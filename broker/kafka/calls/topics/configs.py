@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tidelog.broker.kafka.calls.common.translation import answered, outcome
 from tidelog.broker.kafka.calls.topics.config_kinds import (
     CLIENT_METRICS,
     LISTED,
     OPERATIONS,
     RESOURCES,
+    SET,
     SOURCES,
     TYPES,
     resource_type,
@@ -16,11 +18,13 @@ from tidelog.broker.kafka.calls.topics.config_kinds import (
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.api import (
+    AlteredResource,
     AlterResource,
     ConfigChange,
     ConfigResource,
     DescribeConfigsRequest,
     DescribedConfig,
+    DescribedResource,
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
 )
@@ -40,10 +44,7 @@ async def describe_configs(request: Any, version: int, context: KafkaContext) ->
         wanted = frozenset(item.configuration_keys or ())  # none named means all
         results.append(
             {
-                "error_code": found.error,
-                "error_message": found.error_message or None,
-                "resource_type": item.resource_type,
-                "resource_name": item.resource_name,
+                **_about(item, found),
                 "configs": [
                     _described(config, documented) for config in found.configs if not wanted or config.name in wanted
                 ],
@@ -54,71 +55,49 @@ async def describe_configs(request: Any, version: int, context: KafkaContext) ->
 
 def _described(config: DescribedConfig, documented: bool) -> dict[str, Any]:
     return {
-        "name": config.name,
-        "value": config.value,
-        "read_only": config.read_only,
-        "config_source": SOURCES[config.source],
-        "is_sensitive": config.sensitive,
-        "synonyms": [
-            {"name": synonym.name, "value": synonym.value, "source": SOURCES[synonym.source]}
-            for synonym in config.synonyms
-        ],
+        **shown(config),
+        "synonyms": [{**answered(synonym), "source": SOURCES[synonym.source]} for synonym in config.synonyms],
         "config_type": TYPES[config.value_type],
         "documentation": config.documentation if documented else None,
     }
 
 
+def shown(config: DescribedConfig) -> dict[str, Any]:
+    return {**answered(config, sensitive="is_sensitive"), "config_source": SOURCES[config.source]}
+
+
+def _about(item: Any, found: DescribedResource | AlteredResource) -> dict[str, Any]:
+    return {**outcome(found), "resource_type": item.resource_type, "resource_name": item.resource_name}
+
+
 async def alter_configs(request: Any, _: int, context: KafkaContext) -> Answer:
     """Replace all of a resource's settings: settings that are not named return to their defaults."""
-    return await _altered(
-        request,
-        tuple(
-            AlterResource(
-                ConfigResource(resource_type(item.resource_type), item.resource_name),
-                tuple(ConfigChange(config.name, "set", config.value) for config in item.configs),
-                replace=True,
-            )
-            for item in request.resources
-        ),
-        context,
-    )
+    return await _altered(request, context, replace=True)
 
 
 async def incremental_alter_configs(request: Any, _: int, context: KafkaContext) -> Answer:
     """Change the named settings only (KIP-339)."""
-    return await _altered(
-        request,
-        tuple(
-            AlterResource(
-                ConfigResource(resource_type(item.resource_type), item.resource_name),
-                tuple(
-                    ConfigChange(
-                        config.name,
-                        OPERATIONS.get(config.config_operation, str(config.config_operation)),
-                        config.value,
-                    )
-                    for config in item.configs
-                ),
-            )
-            for item in request.resources
-        ),
-        context,
+    return await _altered(request, context, replace=False)
+
+
+async def _altered(request: Any, context: KafkaContext, *, replace: bool) -> Answer:
+    resources = tuple(
+        AlterResource(
+            ConfigResource(resource_type(item.resource_type), item.resource_name),
+            tuple(ConfigChange(config.name, _operation(config), config.value) for config in item.configs),
+            replace,
+        )
+        for item in request.resources
     )
-
-
-async def _altered(request: Any, resources: tuple[AlterResource, ...], context: KafkaContext) -> Answer:
     answer = await context.call(IncrementalAlterConfigsRequest(resources, request.validate_only))
-    return {
-        "responses": [
-            {
-                "error_code": done.error,
-                "error_message": done.error_message or None,
-                "resource_type": item.resource_type,
-                "resource_name": item.resource_name,
-            }
-            for item, done in zip(request.resources, answer.resources, strict=True)
-        ]
-    }
+    pairs = zip(request.resources, answer.resources, strict=True)
+    return {"responses": [_about(item, done) for item, done in pairs]}
+
+
+def _operation(config: Any) -> str:
+    """Return what happens to a setting. AlterConfigs sets each."""
+    number = field(config, "config_operation", SET)
+    return OPERATIONS.get(number, str(number))
 
 
 async def list_config_resources(request: Any, version: int, context: KafkaContext) -> Answer:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
 
+from tidelog.broker.kafka.calls.common.translation import answered, asked
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, NodeId, Offset
+from tidelog.model.ids import NodeId
 from tidelog.proto.calls.api import (
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
@@ -43,43 +45,25 @@ _SPECIAL_SINCE: Final = MappingProxyType(
 
 def apis(view: MetadataView) -> tuple[Api, ...]:
     """Return the APIs. ``view`` maps topic names to ids."""
-
-    async def epochs(request: Any, version: int, context: KafkaContext) -> Answer:
-        return await offset_for_leader_epoch(request, version, context, view)
-
+    epochs = partial(offset_for_leader_epoch, view=view)
     return (Api(2, 1, 11, list_offsets), Api(21, 0, 2, delete_records), Api(23, 2, 4, epochs))
 
 
 async def list_offsets(request: Any, version: int, context: KafkaContext) -> Answer:
-    asked = [(topic.name, item) for topic in request.topics for item in topic.partitions]
-    known = [(name, item) for name, item in asked if not _unknown_time(item.timestamp, version)]
-    answer = await context.call(
-        ListOffsetsRequest(
-            tuple(
-                ListOffsetsPartition(
-                    name,
-                    item.partition_index,
-                    item.timestamp,
-                    LeaderEpoch(field(item, "current_leader_epoch", NO_LEADER_EPOCH)),
-                )
-                for name, item in known
-            ),
-            read_committed=field(request, "isolation_level", 0) == 1,
-        )
+    partitions = tuple(
+        asked(ListOffsetsPartition, item, topic=topic.name, partition=item.partition_index)
+        for topic in request.topics
+        for item in topic.partitions
+        if not _unknown_time(item.timestamp, version)
     )
+    read_committed = field(request, "isolation_level", 0) == 1
+    answer = await context.call(ListOffsetsRequest(partitions, read_committed))
     found = iter(answer.results)
 
     def one(item: Any) -> dict[str, Any]:
         if _unknown_time(item.timestamp, version):
             return {"partition_index": item.partition_index, "error_code": ErrorCode.UNSUPPORTED_VERSION}
-        result = next(found)
-        return {
-            "partition_index": item.partition_index,
-            "error_code": result.error,
-            "timestamp": result.timestamp,
-            "offset": result.offset,
-            "leader_epoch": result.leader_epoch,
-        }
+        return answered(next(found)) | {"partition_index": item.partition_index}
 
     return {
         "topics": [
@@ -102,12 +86,7 @@ async def offset_for_leader_epoch(request: Any, _: int, context: KafkaContext, v
     answer = await context.call(
         OffsetForLeaderEpochRequest(
             tuple(
-                EpochEndPartition(
-                    ids[topic.topic],
-                    item.partition,
-                    LeaderEpoch(item.leader_epoch),
-                    LeaderEpoch(item.current_leader_epoch),
-                )
+                asked(EpochEndPartition, item, topic_id=ids[topic.topic])
                 for topic in request.topics
                 if topic.topic in ids
                 for item in topic.partitions
@@ -143,37 +122,23 @@ def _missing(name: str, described: set[str]) -> ErrorCode:
 def _epoch_end(found: EpochEnd) -> dict[str, Any]:
     # A request by name gets names back: the id was looked up here.
     unknown = found.error is ErrorCode.UNKNOWN_TOPIC_ID
-    return {
-        "error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else found.error,
-        "partition": found.partition,
-        "leader_epoch": found.leader_epoch,
-        "end_offset": found.end_offset,
-    }
+    return answered(found) | {"error_code": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if unknown else found.error}
 
 
 async def delete_records(request: Any, _: int, context: KafkaContext) -> Answer:
-    answer = await context.call(
-        DeleteRecordsRequest(
-            tuple(
-                DeleteRecordsPartition(topic.name, item.partition_index, Offset(item.offset))
-                for topic in request.topics
-                for item in topic.partitions
-            ),
-            request.timeout,
-        )
+    partitions = tuple(
+        asked(DeleteRecordsPartition, item, topic=topic.name, partition=item.partition_index)
+        for topic in request.topics
+        for item in topic.partitions
     )
+    answer = await context.call(DeleteRecordsRequest(partitions, request.timeout))
     results = iter(answer.results)
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    {
-                        "partition_index": item.partition_index,
-                        "low_watermark": (found := next(results)).low_watermark,
-                        "error_code": found.error,
-                    }
-                    for item in topic.partitions
+                    answered(next(results)) | {"partition_index": item.partition_index} for item in topic.partitions
                 ],
             }
             for topic in request.topics

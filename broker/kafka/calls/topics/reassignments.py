@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.common.by_topic import by_topic
+from tidelog.broker.kafka.calls.common.translation import answered, outcome, partitions_of
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.reassignment_api import (
@@ -14,9 +16,7 @@ from tidelog.proto.calls.reassignment_api import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     NamedPartition,
-    OngoingReassignment,
     PartitionReassignment,
-    PartitionResult,
 )
 from tidelog.proto.kafka.messages import field
 
@@ -34,7 +34,7 @@ async def elect_leaders(request: Any, _: int, context: KafkaContext) -> Answer:
     return {
         "error_code": answer.error,
         "replica_election_results": by_topic(
-            answer.partitions, _outcome, topic="topic", partitions="partition_result", partition="partition_id"
+            answer.partitions, topic="topic", partitions="partition_result", partition="partition_id"
         ),
     }
 
@@ -52,35 +52,19 @@ async def alter_reassignments(request: Any, _: int, context: KafkaContext) -> An
     may_change = bool(field(request, "allow_replication_factor_change", True))
     answer = await context.call(AlterPartitionReassignmentsRequest(items, request.timeout, may_change))
     return {
+        **outcome(answer),
         "allow_replication_factor_change": may_change,
-        "error_code": answer.error,
-        "error_message": answer.error_message or None,
-        "responses": by_topic(answer.partitions, _outcome),
+        "responses": by_topic(answer.partitions),
     }
-
-
-def _outcome(found: PartitionResult) -> dict[str, Any]:
-    return {"error_code": found.error, "error_message": found.error_message or None}
 
 
 async def list_reassignments(request: Any, _: int, context: KafkaContext) -> Answer:
     """List reassignments; without topics, those of all partitions."""
     topics = request.topics
-    named = tuple(NamedPartition(topic.name, index) for topic in topics or () for index in topic.partition_indexes)
+    named = partitions_of(NamedPartition, topics, "partition_indexes")
     answer = await context.call(ListPartitionReassignmentsRequest(named, topics is None, request.timeout))
-    return {
-        "error_code": answer.error,
-        "error_message": answer.error_message or None,
-        "topics": by_topic(answer.reassignments, _ongoing),
-    }
-
-
-def _ongoing(found: OngoingReassignment) -> dict[str, Any]:
-    return {
-        "replicas": found.replicas,
-        "adding_replicas": found.adding,
-        "removing_replicas": found.removing,
-    }
+    ongoing = partial(answered, adding="adding_replicas", removing="removing_replicas")
+    return {**outcome(answer), "topics": by_topic(answer.reassignments, ongoing)}
 
 
 APIS: Final = (

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
-from tidelog.broker.kafka.calls.topics.config_kinds import SOURCES
+from tidelog.broker.kafka.calls.common.translation import answered, asked, asked_each
+from tidelog.broker.kafka.calls.topics.configs import shown
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
 from tidelog.broker.metadata.dynamic_config import Settings
 from tidelog.broker.quotas.usage import charged
@@ -13,7 +15,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ZERO_TOPIC_ID, NodeId, TopicId
 from tidelog.proto.calls.api import (
     ConfigEntry,
-    CreatedTopic,
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
@@ -32,10 +33,7 @@ STRICT_CREATE_PARTITIONS: Final = 3
 
 def apis(settings: Callable[[], Settings]) -> tuple[Api, ...]:
     """Return the APIs. ``settings`` returns the settings in force on this node."""
-
-    async def create(request: Any, version: int, context: KafkaContext) -> Answer:
-        return await create_topics(request, version, context, settings)
-
+    create = partial(create_topics, settings=settings)
     return (Api(19, 2, 7, create), Api(20, 1, 6, delete_topics), Api(37, 0, 3, create_partitions))
 
 
@@ -47,22 +45,13 @@ async def create_topics(request: Any, version: int, context: KafkaContext, setti
     given = {topic.name: topic.configs for topic in topics}
     results = []
     for made in answer.topics:
-        result = _created(made)
+        result = answered(made)
         if version >= 5 and made.error is ErrorCode.NONE and not _may_see_configs(context, made.name):
             result |= {"topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
             result |= {"num_partitions": -1, "replication_factor": -1}
         elif version >= 5 and made.error is ErrorCode.NONE:
             values = {entry.name: entry.value for entry in given[made.name] if entry.value is not None}
-            result["configs"] = [
-                {
-                    "name": found.name,
-                    "value": found.value,
-                    "read_only": found.read_only,
-                    "config_source": SOURCES[found.source],
-                    "is_sensitive": found.sensitive,
-                }
-                for found in settings().describe_topic(values)
-            ]
+            result["configs"] = list(map(shown, settings().describe_topic(values)))
         results.append(result)
     return {"topics": results, "throttle_time": answer.throttle_time_ms}
 
@@ -72,27 +61,10 @@ def _may_see_configs(context: KafkaContext, name: str) -> bool:
 
 
 def _new_topic(topic: Any) -> NewTopic:
-    return NewTopic(
-        topic.name,
-        topic.num_partitions,
-        topic.replication_factor,
-        tuple(
-            ReplicaAssignment(given.partition_index, tuple(map(NodeId, given.broker_ids)))
-            for given in topic.assignments
-        ),
-        tuple(ConfigEntry(given.name, given.value) for given in topic.configs),
+    assignments = tuple(
+        ReplicaAssignment(given.partition_index, tuple(map(NodeId, given.broker_ids))) for given in topic.assignments
     )
-
-
-def _created(made: CreatedTopic) -> dict[str, Any]:
-    return {
-        "name": made.name,
-        "topic_id": made.topic_id,
-        "error_code": made.error,
-        "error_message": made.error_message or None,
-        "num_partitions": made.num_partitions,
-        "replication_factor": made.replication_factor,
-    }
+    return asked(NewTopic, topic, assignments=assignments, configs=asked_each(ConfigEntry, topic.configs))
 
 
 async def delete_topics(request: Any, version: int, context: KafkaContext) -> Answer:
@@ -112,29 +84,17 @@ async def delete_topics(request: Any, version: int, context: KafkaContext) -> An
         if (name is None) is (topic_id == ZERO_TOPIC_ID):
             found = "neither" if name is None else "both"
             text = f"expected either the name or the id of a topic, found {found}"
-            results.append(
-                {
-                    "name": name,
-                    "topic_id": topic_id,
-                    "error_code": ErrorCode.INVALID_REQUEST,
-                    "error_message": text,
-                }
-            )
+            results.append(answered(TopicResult("", ErrorCode.INVALID_REQUEST, text, topic_id)) | {"name": name})
             continue
         results.append(_deleted(next(by_id) if name is None else next(by_name), name, version))
     return {"responses": results, "throttle_time": answer.throttle_time_ms}
 
 
-def _deleted(done: TopicResult, asked: str | None, version: int) -> dict[str, Any]:
+def _deleted(done: TopicResult, name: str | None, version: int) -> dict[str, Any]:
     error = done.error
     if error is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
         error = ErrorCode.INVALID_REQUEST  # these versions do not know the other error
-    return {
-        "name": done.name or asked,  # an empty name may be requested too
-        "topic_id": done.topic_id,
-        "error_code": error,
-        "error_message": done.error_message or None,
-    }
+    return answered(done) | {"name": done.name or name, "error_code": error}  # an empty name may be requested too
 
 
 async def create_partitions(request: Any, version: int, context: KafkaContext) -> Answer:
@@ -144,13 +104,7 @@ async def create_partitions(request: Any, version: int, context: KafkaContext) -
     )
     pays = charged(context.call_context, strict=version >= STRICT_CREATE_PARTITIONS)
     answer = await context.call(CreatePartitionsRequest(growths, request.timeout, request.validate_only, pays))
-    return {
-        "throttle_time": answer.throttle_time_ms,
-        "results": [
-            {"name": done.name, "error_code": done.error, "error_message": done.error_message or None}
-            for done in answer.topics
-        ],
-    }
+    return answered(answer, topics="results")
 
 
 def _new_partitions(count: int, assignments: Sequence[Any] | None) -> tuple[ReplicaAssignment, ...]:
