@@ -1,8 +1,9 @@
 """The cost of TLS and logins for a node: idle connections, records in and out with librdkafka's own loops.
 
-One node has a listener of each kind, and they take turns, so that other load on the machine affects all alike. The
-node's processor time is measured besides records per second, because the client, which also encrypts, uses the same
-processors.
+One node has a listener of each kind. Two at a time are compared in many short pairs of turns, each listener first in
+every other pair, so that other load on the machine, and writing the last turn's records to the disk, affect both alike.
+A listener keeps its client for all turns, so that none has a connection to make. The node's processor time is measured
+besides records per second, because the client, which also encrypts, uses the same processors.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import resource
 import socket
 import ssl
+import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,18 +22,24 @@ from typing import Final
 from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
 from tidelog.bench.listener import librdkafka
-from tidelog.bench.listener.kafka import MIB, PRODUCER, ask
+from tidelog.bench.listener.kafka import IN_FLIGHT, MIB, PRODUCER, ask
 from tidelog.cli.local.cluster import LocalCluster, LocalNode
 from tidelog.cli.local.process import use_of
+from tidelog.client.links.kafka_connection import SASL_HANDSHAKE
 from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.messages import request_frame
 from tidelog.security.authority import Authority
+from tidelog.security.scram import ScramClient, ScramMechanism
 from tidelog.testing.kafka_requests import fetch_request, produce_request
 
 IDLE_CONNECTIONS: Final = 3_000
-RECORDS: Final = 2_000_000
+RECORDS: Final = 400_000
+"""Records of one turn."""
 VALUE_BYTES: Final = 100
-TURNS: Final = 5
+LOGIN_PAIRS: Final = 40
+"""Enough to tell 2 %, on a machine that does nothing else."""
+PAIRS: Final = 12
+SMALL_REQUESTS: Final = 2_000
 PARTITIONS: Final = 4
 FETCHES: Final = 200
 PLAIN, LOGIN, TLS, MUTUAL = "KAFKA", "LOGIN", "SECURED", "MUTUAL"
@@ -40,9 +48,11 @@ GREETING: Final = request_frame(API_VERSIONS, 0, 1, {})
 _TIMEOUT_S: Final = 120.0
 _SETTLE_S: Final = 3.0
 _DAYS: Final = 7
+_LENGTH: Final = struct.Struct(">i")
 _TOPIC: Final = "bench"
 _USER: Final = "alice"
 _PASSWORD: Final = "of no use"
+_MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
 
 
 def idle_connections(root: Path) -> Mapping[str, float]:
@@ -64,15 +74,19 @@ def secured_throughput(root: Path) -> Mapping[str, float]:
     """Compare producing with a login and over TLS with plaintext, and the node's processor time for it and for
     fetches."""
     found = {}
-    with _secured(root) as node:
-        rates = _in_turns({name: node.producer_of(name) for name in (PLAIN, LOGIN, TLS)})
-        for name, listener in (("login", LOGIN), ("tls", TLS)):
-            found[f"{name}_produce_ratio"] = median([rate[listener][0] / rate[PLAIN][0] for rate in rates])
-            found[f"{name}_produce_cpu"] = median([rate[listener][1] / rate[PLAIN][1] for rate in rates])
-        with node.connect(PLAIN) as plain, node.connect(TLS) as secured:
-            ask(plain, produce_request("big", [b"." * (MIB - 200)], 1), 2, 1)
-            fetches = _in_turns({PLAIN: lambda: node.fetch(plain), TLS: lambda: node.fetch(secured)})
-        found["tls_fetch_1m_cpu"] = median([each[TLS][1] for each in fetches]) / FETCHES * 1e3
+    with _secured(root) as node, ExitStack() as clients:
+        producers = {name: node.producer_of(name, clients) for name in (PLAIN, LOGIN, TLS)}
+        for name, listener, count in (("login", LOGIN, LOGIN_PAIRS), ("tls", TLS, PAIRS)):
+            pairs = _in_pairs(producers[PLAIN], producers[listener], count)
+            found[f"{name}_produce_ratio"] = median([other[0] / plain[0] for plain, other in pairs])
+            found[f"{name}_produce_cpu"] = median([other[1] / plain[1] for plain, other in pairs])
+        plain, logged_in = (clients.enter_context(node.connect(name)) for name in (PLAIN, LOGIN))
+        requests = _in_pairs(lambda: node.produce_small(plain), lambda: node.produce_small(logged_in), LOGIN_PAIRS)
+        found["login_request_cpu"] = median([other[1] / one[1] for one, other in requests])
+        ask(plain, produce_request("big", [b"." * (MIB - 200)], 1), 2, 1)
+        secured = clients.enter_context(node.connect(TLS))
+        fetches = _in_pairs(lambda: node.fetch(plain), lambda: node.fetch(secured), PAIRS)
+        found["tls_fetch_1m_cpu"] = median([other[1] for _, other in fetches]) / FETCHES * 1e3
     return found
 
 
@@ -80,16 +94,23 @@ Turn = tuple[float, float]
 """Records or answers per second, and the node's processor time."""
 
 
-def _in_turns(kinds: Mapping[str, Callable[[], Turn]]) -> list[dict[str, Turn]]:
-    """Run each once as warm-up, then in turns."""
-    for run in kinds.values():
-        run()
-    return [{name: run() for name, run in kinds.items()} for _ in range(TURNS)]
+def _in_pairs(one: Callable[[], Turn], other: Callable[[], Turn], count: int) -> Sequence[tuple[Turn, Turn]]:
+    """Run each once as warm-up, then in pairs: one after the other, and the other way round."""
+    one()
+    other()
+    found = []
+    for number in range(count):
+        if number % 2:
+            second = other()
+            found.append((one(), second))
+        else:
+            found.append((one(), other()))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """Yield a node with a listener of each kind, and the authority that signed its certificate."""
+    """A node with a listener of each kind, and the directory of its certificates."""
 
     node: LocalNode
     ports: Mapping[str, int]
@@ -117,29 +138,37 @@ class _Node:
     def connect(self, listener: str) -> socket.socket:
         plain = socket.create_connection(("127.0.0.1", self.ports[listener]), _TIMEOUT_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if listener == PLAIN:
+        if listener == LOGIN:
+            _log_in(plain)
+        if listener in (PLAIN, LOGIN):
             return plain
         context = ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
         if listener == MUTUAL:
             context.load_cert_chain(self.certificates / "user.pem")
         return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
-    def producer_of(self, listener: str) -> Callable[[], Turn]:
+    def producer_of(self, listener: str, clients: ExitStack) -> Callable[[], Turn]:
+        """Connect a producer, which ``clients`` closes; return what produces the records of one turn."""
         settings = {**PRODUCER, "bootstrap.servers": f"127.0.0.1:{self.ports[listener]}"}
         if listener == TLS:
             settings |= {"security.protocol": "ssl", "ssl.ca.location": str(self.certificates / "ca.pem")}
         elif listener == LOGIN:
-            settings |= {"security.protocol": "sasl_plaintext", "sasl.mechanism": "SCRAM-SHA-512"}
+            settings |= {"security.protocol": "sasl_plaintext", "sasl.mechanism": _MECHANISM.sasl_name}
             settings |= {"sasl.username": _USER, "sasl.password": _PASSWORD}
+        client = clients.enter_context(librdkafka.producer(settings))
 
         def produce() -> Turn:
-            with librdkafka.producer(settings) as client:
-                client.ends(_TOPIC, PARTITIONS)  # then it is connected: a login takes a client about 20 ms, once
-                before_s = self.cpu_s()
-                rate = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS, _TIMEOUT_S)
-                return rate, self.cpu_s() - before_s
+            before_s = self.cpu_s()
+            rate = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS, _TIMEOUT_S)
+            return rate, self.cpu_s() - before_s
 
         return produce
+
+    def produce_small(self, connection: socket.socket) -> Turn:
+        request = produce_request(_TOPIC, [b"." * VALUE_BYTES], 1)
+        before_s, began_s = self.cpu_s(), time.monotonic()
+        ask(connection, request, SMALL_REQUESTS, IN_FLIGHT)
+        return SMALL_REQUESTS / (time.monotonic() - began_s), self.cpu_s() - before_s
 
     def fetch(self, connection: socket.socket) -> Turn:
         before_s, began_s = self.cpu_s(), time.monotonic()
@@ -147,6 +176,17 @@ class _Node:
         if not 0.9 * MIB < got / FETCHES < 1.1 * MIB:
             raise RuntimeError(f"expected answers of 1 MiB, found {got / FETCHES:,.0f} bytes")
         return FETCHES / (time.monotonic() - began_s), self.cpu_s() - before_s
+
+
+def _log_in(plain: socket.socket) -> None:
+    client = ScramClient(_MECHANISM, _USER, _PASSWORD, "nonce")
+    plain.sendall(request_frame(SASL_HANDSHAKE, 0, 1, {"mechanism": client.name}))
+    token: bytes | None = client.first()
+    with plain.makefile("rb") as answers:
+        answers.read(_LENGTH.unpack(answers.read(_LENGTH.size))[0])
+        while token is not None:  # after version 0 of the handshake, tokens come and go bare
+            plain.sendall(_LENGTH.pack(len(token)) + token)
+            token = client.step(answers.read(_LENGTH.unpack(answers.read(_LENGTH.size))[0]))
 
 
 @contextmanager

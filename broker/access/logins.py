@@ -86,10 +86,21 @@ class Users:
         found = _strongest(self._image().users, name) or decoy
         return is_password_of(found, self.credential(name, found), password)
 
-    def is_there(self, name: str) -> bool:
-        """Return whether the user still exists."""
-        known = self._image().users
-        return any((name, each) in known for each in ScramMechanism)
+    def watch(self, name: str) -> Callable[[], bool]:
+        """Return a check whether the user still exists. It is made for each request, so it searches the users only
+        after they have changed."""
+        image, seen = self._image, None
+
+        def still() -> bool:
+            nonlocal seen
+            users = image().users
+            if users is not seen:
+                if not any((name, each) in users for each in ScramMechanism):
+                    return False
+                seen = users
+            return True
+
+        return still
 
     def _decoy(self, name: str, mechanism: ScramMechanism) -> ScramCredential:
         made, (iterations, size) = self._pick(f"{mechanism.sasl_name} {name}", self._shapes_of(mechanism))
@@ -243,7 +254,7 @@ class Logins:
             return lambda: tokens.is_valid(accepted.delegation_token)  # its owner may have no password
         if mechanism == OAUTHBEARER:
             return lambda: True  # the issuer's users are not the cluster's
-        return lambda: self._users.is_there(accepted.name)
+        return self._users.watch(accepted.name)
 
     async def failed(
         self, reason: str, began_s: float | None = None, tried: str = "", cause: Cause = Cause.MESSAGE

@@ -70,7 +70,7 @@ RULES = (
     bound(
         "other-requests-are-read-before-a-login",
         "broker.kafka.login",
-        "        if self._state is not _State.DONE:\n            return True\n        known = self._before\n"
+        "        if self._state is not _DONE:\n            return True\n        known = self._before\n"
         "        assert known is not None\n",
         "        if frame[1] in (SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE):\n            return True\n"
         "        if (known := self._before) is None:\n            return False\n",

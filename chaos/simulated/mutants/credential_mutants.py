@@ -22,8 +22,16 @@ MUTANTS: Final = (
         rule="a deleted user is out with its next request",
         what="A user who logged in with a password is served until the login ends, even after the user was deleted.",
         module=_LOGINS,
-        old="        return lambda: self._users.is_there(accepted.name)\n",
+        old="        return self._users.watch(accepted.name)\n",
         new="        return lambda: True\n",
+    ),
+    mutant(
+        id="users-are-looked-for-once",
+        rule="a deleted user is out with its next request",
+        what="A login whose user was found once is served on, however the users have changed since.",
+        module=_LOGINS,
+        old="            if users is not seen:\n",
+        new="            if seen is None:\n",
     ),
     mutant(
         id="password-is-remembered",
