@@ -1,11 +1,11 @@
-"""``tidelog.aio.Workers``: like :class:`tidelog.Workers`, with a coroutine function and tasks."""
+"""``tidelog.aio.Workers``: like :class:`tidelog.Workers`, with a coroutine function and tasks. The other form, with
+threads, is generated from this one (``tools/dev/blocking_forms.py``), so both lock what threads share."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from tidelog.client.consumer.consumer import AsyncConsumer
@@ -16,19 +16,17 @@ from tidelog.client.errors import (
     TidelogError,
     WakeupError,
 )
-from tidelog.client.group_types import ConsumerRebalanceListener
 from tidelog.client.producer.producer import AsyncProducer
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.workers.board import OrderedBy, Work
 from tidelog.client.workers.handling import Failure
-from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, Plan, WorkersCounts
+from tidelog.client.workers.owning import Owning
+from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, Plan, WorkersCounts, log
 from tidelog.client.workers.retry import RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
 from tidelog.model.clock import Clock
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.transport.network import Network
-
-log = logging.getLogger(__name__)
 
 
 class AsyncWorkers:
@@ -63,12 +61,14 @@ class AsyncWorkers:
         )  # fmt: skip
         self._bootstrap = bootstrap_servers
         self._inside: dict[str, Any] = {"_network": _network, "_clock": _clock, "_rng": _rng}
-        self._changed = asyncio.Event()
-        """Set, and replaced, when the board has changed."""
+        self._changed = asyncio.Condition()
+        """Guards the plan's board and counts, and what is below."""
+        self._closed = False
         self._consumer: AsyncConsumer | None = None
         self._producer: AsyncProducer | None = None
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._full = False
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def counts(self) -> WorkersCounts:
@@ -76,70 +76,113 @@ class AsyncWorkers:
 
     def stop(self) -> None:
         """Finish the records in progress, commit, then let :meth:`run` return."""
-        self._stopping = True
+        self._stopping.set()
         self._wake()
 
     async def run(self) -> WorkersCounts:
         """Run until :meth:`stop` or an error: the handler's, or a cluster error that a retry does not fix."""
         plan = self._plan
-        tasks: list[asyncio.Task[None]] = []
         try:
-            async with AsyncConsumer(self._bootstrap, **self._inside, **plan.consumer_settings) as self._consumer:
-                self._consumer.subscribe(plan.topics, listener=_Owning(self))
+            async with self._new_consumer() as self._consumer:
+                self._consumer.subscribe(plan.topics, listener=Owning(self._own, self._give_back, self._disown))
                 if plan.dead_letters is not None:
-                    self._producer = AsyncProducer(self._bootstrap, **self._inside, **plan.producer_settings)
+                    self._producer = self._new_producer()
                     await self._producer.start()
                     await self._producer.init_transactions()
-                tasks += [asyncio.create_task(self._work(), name=f"worker-{n}") for n in range(plan.workers)]
-                await self._read(self._consumer)
+                self._start_workers(self._work)
+                await self._read()
                 await self._consumer.close(plan.drain_s + 30.0)
         finally:
-            plan.board.close()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            async with self._changed:
+                self._closed = True
+                plan.board.close()
+                self._changed.notify_all()
+            await self._stop_workers()
             if self._producer is not None:
                 await self._producer.close()
         if plan.error is not None:
             raise plan.error
         return plan.counts
 
-    # --- the task that polls --------------------------------------------------------------------------
+    # --- what differs between the forms ---------------------------------------------------------------
 
-    async def _read(self, consumer: AsyncConsumer) -> None:
-        plan = self._plan
+    def _new_consumer(self) -> AsyncConsumer:
+        return AsyncConsumer(self._bootstrap, **self._inside, **self._plan.consumer_settings)
+
+    def _new_producer(self) -> AsyncProducer:
+        return AsyncProducer(self._bootstrap, **self._inside, **self._plan.producer_settings)
+
+    def _start_workers(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._tasks = [asyncio.create_task(work(), name=f"worker-{n}") for n in range(self._plan.workers)]
+
+    async def _stop_workers(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _call(self, record: ConsumerRecord) -> Failure | None:
+        return await self._plan.handling.awaited(record)
+
+    async def _wait(self, seconds: float | None) -> None:
+        """Wait for a change, while ``_changed`` is held."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, unless the end is near."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        consumer, plan = self._consumer, self._plan
+        assert consumer is not None
         commit_ms = plan.clock.monotonic_ms() + COMMIT_INTERVAL_MS
-        while not self._stopping and plan.error is None:
-            room, hold, resume = plan.flow(consumer.assignment(), consumer.paused())
-            self._full = not room
+        while not self._stopping.is_set() and plan.error is None:
+            async with self._changed:
+                room, hold, resume = plan.flow(consumer.assignment(), consumer.paused())
+                self._full = not room
             consumer.pause(*hold)
             consumer.resume(*resume)
             try:
                 records = await consumer.poll(POLL_S, max_records=max(1, room))
             except WakeupError:
                 records = []
-            plan.admit(records)
-            self._tell()
+            async with self._changed:
+                plan.admit(records)
+                self._changed.notify_all()
             await self._bury()
             if plan.clock.monotonic_ms() >= commit_ms:
                 await self._commit(None)
                 commit_ms = plan.clock.monotonic_ms() + COMMIT_INTERVAL_MS
-        plan.board.close()
+        async with self._changed:
+            plan.board.close()
 
     async def _commit(self, partitions: Sequence[TopicPartition] | None) -> None:
-        offsets = self._plan.news(partitions)
+        async with self._changed:
+            offsets = self._plan.news(partitions)
         if not offsets or self._consumer is None:
             return
         try:
             await self._consumer.commit(offsets)
         except (CommitFailedError, RebalanceInProgressError, RetriableCommitFailedError) as error:
             log.info("offsets of %d partitions are not committed: %s", len(offsets), error)
-        else:
+            return
+        async with self._changed:
             self._plan.board.committed(offsets)
 
     async def _bury(self) -> None:
+        """Write the dead letters of the records that were given up."""
         plan = self._plan
-        letters = plan.letters()
+        async with self._changed:
+            letters = plan.letters()
         if letters is None or self._producer is None or self._consumer is None or plan.dead_letters is None:
             return
         try:
@@ -148,25 +191,31 @@ class AsyncWorkers:
                     await producer.send(plan.dead_letters, **letter)
                 await producer.send_offsets_to_transaction(letters.offsets, self._consumer.group_metadata())
         except TidelogError as error:
-            await asyncio.sleep(plan.aborted(error))
-        else:
+            async with self._changed:
+                wait_s = plan.aborted(error)
+            await self._pause(wait_s)
+            return
+        async with self._changed:
             plan.buried(letters)
-            self._tell()
+            self._changed.notify_all()
 
     async def _give_back(self, partitions: Sequence[TopicPartition]) -> None:
+        """Let work in progress end, and commit, before these partitions go to another member."""
         plan = self._plan
-        deadline_ms = plan.stop(partitions)
+        async with self._changed:
+            deadline_ms = plan.stop(partitions)
         while True:
             await self._bury()
-            if plan.is_drained(partitions, deadline_ms):
-                break
-            changed = self._changed
-            try:
-                await asyncio.wait_for(changed.wait(), LOOK_S)
-            except TimeoutError:
-                pass
+            async with self._changed:
+                if plan.is_drained(partitions, deadline_ms):
+                    break
+                await self._wait(LOOK_S)
         await self._commit(partitions)
-        plan.disown(partitions)
+        await self._disown(partitions)
+
+    async def _disown(self, partitions: Sequence[TopicPartition]) -> None:
+        async with self._changed:
+            self._plan.disown(partitions)
 
     async def _own(self, partitions: Sequence[TopicPartition]) -> None:
         consumer, plan = self._consumer, self._plan
@@ -175,55 +224,35 @@ class AsyncWorkers:
         committed = await consumer.committed(partitions)
         known = [at for at, given in committed.items() if given is not None]
         first = await consumer.beginning_offsets(known) if plan.deduplicate is not None and known else {}
-        for at, offset in plan.own(committed, first).items():
+        async with self._changed:
+            places = plan.own(committed, first)
+        for at, offset in places.items():
             consumer.seek(at, offset)
 
     # --- the workers ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        while True:
-            work = await self._next()
-            failure = await self._plan.handling.awaited(work.record)
-            self._report(work, failure)
+        while (work := await self._next()) is not None:
+            failure = await self._call(work.record)
+            async with self._changed:
+                if not self._plan.done(work, failure):
+                    self._wake()
+                elif self._full and self._plan.board.room():
+                    self._full = False
+                    self._wake()
+                self._changed.notify_all()
 
-    def _report(self, work: Work, failure: Failure | None) -> None:
-        if not self._plan.done(work, failure):
-            self._wake()
-        elif self._full and self._plan.board.room():
-            self._full = False
-            self._wake()
-        self._tell()
-
-    async def _next(self) -> Work:
-        while True:
-            now_ms = self._plan.clock.monotonic_ms()
-            work = self._plan.board.take(now_ms)
-            if work is not None:
-                return work
-            due_ms, changed = self._plan.board.due_ms(), self._changed
-            try:
-                await asyncio.wait_for(changed.wait(), None if due_ms is None else max(0, due_ms - now_ms) / 1_000)
-            except TimeoutError:
-                pass
-
-    def _tell(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+    async def _next(self) -> Work | None:
+        async with self._changed:
+            while not self._closed:
+                now_ms = self._plan.clock.monotonic_ms()
+                work = self._plan.board.take(now_ms)
+                if work is not None:
+                    return work
+                due_ms = self._plan.board.due_ms()
+                await self._wait(None if due_ms is None else max(0.0, due_ms - now_ms) / 1_000)
+            return None
 
     def _wake(self) -> None:
         if self._consumer is not None:
             self._consumer.wakeup()
-
-
-class _Owning(ConsumerRebalanceListener):
-    def __init__(self, workers: AsyncWorkers) -> None:
-        self._workers = workers
-
-    async def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
-        await self._workers._own(partitions)
-
-    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
-        await self._workers._give_back(partitions)
-
-    async def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
-        self._workers._plan.disown(partitions)

@@ -100,6 +100,14 @@ FORMS: Final = (
         on_loop=("self._work.",),
     ),
     Form(
+        "Workers",
+        "client.workers.workers",
+        "client.workers.asynchronous:AsyncWorkers",
+        "client.workers.blocking_base:BlockingWorkers",
+        carried=None,
+        private=frozenset({"_read", "_commit", "_bury", "_give_back", "_disown", "_own", "_work", "_next", "_wake"}),
+    ),
+    Form(
         "Cluster",
         "testing.cluster",
         "testing.async_cluster:AsyncCluster",
