@@ -28,6 +28,8 @@ JVM: Final = (
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true",
 )  # fmt: skip
 """The JVM options of Kafka's own start script."""
+COMPLETE: Final = "complete"
+"""The file that a finished download ends with."""
 NODES: Final = 3
 STARTS_S: Final = 120.0
 STOPS_S: Final = 30.0
@@ -40,38 +42,41 @@ class KafkaMissing(RuntimeError):
 
 def class_path(cache: Path = CACHE, *, bring: bool = True) -> str:
     """Let Maven put the jars below ``cache``, once; without ``bring`` they must exist. Raises :class:`KafkaMissing`."""
-    for program in ("java", "mvn") if bring else ("java",):
-        if shutil.which(program) is None:
-            raise KafkaMissing(f"expected {program} on PATH, found none: install Java (17 or later) and Maven")
+    if shutil.which("java") is None:
+        raise KafkaMissing("expected java on PATH, found none: install Java (17 or later) and Maven")
     libraries = cache / f"kafka-{VERSION}"
-    if not (libraries / "complete").exists():
-        if not bring:
-            raise KafkaMissing(f"expected Kafka {VERSION} in {libraries}: ./dev beside-kafka --jars brings it")
+    if not bring and not (libraries / COMPLETE).exists():
+        raise KafkaMissing(f"expected Kafka {VERSION} in {libraries}: ./dev beside-kafka --jars brings it")
+    jars(libraries, COORDINATES)
+    return f"{libraries}/*"
+
+
+def jars(libraries: Path, coordinates: Sequence[tuple[str, str, str]], *, alone: bool = False) -> list[Path]:
+    """Let Maven put these artifacts and what they need into a directory, once; return the files. ``alone``: without
+    what they need. Raises :class:`KafkaMissing`."""
+    if not (libraries / COMPLETE).exists():
+        if shutil.which("mvn") is None:
+            raise KafkaMissing("expected mvn on PATH, found none: install Java (17 or later) and Maven")
         libraries.mkdir(parents=True, exist_ok=True)
+        left_out = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+        rest = f"{left_out if alone else ''}</dependency>"
         dependencies = "".join(
-            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version></dependency>"
-            for group, name, version in COORDINATES
+            f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{rest}"
+            for group, name, version in coordinates
         )
-        project = cache / "pom.xml"
+        project = libraries / "pom.xml"
         project.write_text(
             '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
             "<groupId>tidelog</groupId><artifactId>kafka-side</artifactId><version>1</version>"
             f"<packaging>pom</packaging><dependencies>{dependencies}</dependencies></project>\n"
         )
-        command = (
-            "mvn",
-            "-q",
-            "-B",
-            "-f",
-            str(project),
-            "dependency:copy-dependencies",
-            f"-DoutputDirectory={libraries}",
-        )
-        done = subprocess.run(command, capture_output=True, text=True)
+        goal = ("dependency:copy-dependencies", f"-DoutputDirectory={libraries}")
+        done = subprocess.run(("mvn", "-q", "-B", "-f", str(project), *goal), capture_output=True, text=True)
         if done.returncode:
-            raise KafkaMissing(f"Maven could not bring Kafka {VERSION}: {done.stdout[-2000:]}")
-        (libraries / "complete").touch()
-    return f"{libraries}/*"
+            names = ", ".join(":".join(one) for one in coordinates)
+            raise KafkaMissing(f"Maven could not bring {names}: {done.stdout[-2000:]}")
+        (libraries / COMPLETE).touch()
+    return sorted(libraries.glob("*.jar"))
 
 
 def java(classes: str, main: str, *arguments: str, timeout_s: float = 300.0) -> str:

@@ -132,6 +132,10 @@ def _beside_kafka(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.bench.kafka_side", *arguments))
 
 
+def _ecosystem(arguments: Sequence[str]) -> int:
+    return _start(*_python("-m", "tidelog.bench.ecosystem", *arguments))
+
+
 def _sim(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.simulated", *arguments))
 
@@ -230,6 +234,9 @@ COMMANDS = {
     "bench": Command("bench [--check]", "measure; --check: against bench/targets.toml", _bench, environment.DEV),
     "beside-kafka": Command(
         "beside-kafka", "measure Tidelog and Apache Kafka in turns (Java, Maven)", _beside_kafka, environment.DEV
+    ),
+    "ecosystem": Command(
+        "ecosystem NAME …", "foreign programs against Tidelog, from Go, Spark …: --help", _ecosystem, environment.DEV
     ),
     "sim": Command("sim [--seeds N]", "the cluster in simulated time under seeded faults", _sim, environment.RUN),
     "chaos": Command("chaos run [--seed N]", "real processes behind proxies under faults", _chaos, _chaos_steps),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tidelog.cli.commands.access.spark_token import NAME, token_file
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.private_files import replace_private
 from tidelog.cli.terminal.connection import admin_client, cluster_options, secured
@@ -19,6 +20,17 @@ if TYPE_CHECKING:
     from tidelog import Admin, DelegationToken
 
 _PERIOD: Final = click.IntRange(min=1)
+
+
+class _SparkName(click.ParamType[str]):
+    """A cluster's name in Spark's settings."""
+
+    name = "name"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not NAME.fullmatch(value):
+            self.fail(f"expected up to 64 letters, digits, underscores and hyphens, found {value!r}", param, ctx)
+        return value
 
 
 @click.group()
@@ -41,12 +53,20 @@ def tokens() -> None:
     metavar="FILE",
     help="Write it to a file for --command-config, readable by you only, and do not print its HMAC.",
 )
+@click.option(
+    "--save-for-spark",
+    nargs=2,
+    type=(_SparkName(), click.Path(dir_okay=False, path_type=Path)),
+    metavar="NAME FILE",
+    help="The same as a Hadoop token file, for the cluster of spark.kafka.clusters.NAME.",
+)
 @cluster_options
 def create(
     owner: str | None,
     renewers: tuple[str, ...],
     max_lifetime_ms: int | None,
     save: Path | None,
+    save_for_spark: tuple[str, Path] | None,
     bootstrap: str,
     as_json: bool,
 ) -> None:
@@ -55,7 +75,10 @@ def create(
         made = admin.create_delegation_token(owner=owner, renewers=renewers, max_lifetime_ms=max_lifetime_ms or -1)
     if save is not None:
         replace_private(save, _login_file(made, secured()))
-    shows = save is None
+    if save_for_spark is not None:
+        cluster, path = save_for_spark
+        replace_private(path, token_file(made.token_id, made.hmac_as_base64, cluster))
+    shows = save is None and save_for_spark is None
     if as_json:
         print_json(_fields(made, hmac=shows))
     else:

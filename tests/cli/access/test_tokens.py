@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.in_process import Tidelog, as_json, runs_commands
 from tidelog import DelegationToken
+from tidelog.cli.commands.access.spark_token import token_file
 from tidelog.cli.commands.access.tokens import _login_file
 from tidelog.cli.terminal.connection import read_command_config
 from tidelog.testing.cluster import Cluster
@@ -102,12 +103,36 @@ def test_a_saved_token_takes_nobodys_certificate_along(tmp_path: Path, monkeypat
     }
 
 
+def test_a_token_for_spark_is_the_file_that_hadoop_writes() -> None:
+    """Written by ``Credentials.writeTokenStorageToStream`` of Hadoop 3.5.0, format WRITABLE."""
+    hmac = "kIhwW6rIxTfvGcy/8dRc9G8XvQ1p2QxZpI4o2gGqQmZ3nS1m8rj5cT7vX0yB6dEwKfHsLuA9oPzRtNqMbVgCxw=="
+    written = bytes.fromhex(
+        "484454530001226b61666b612e7365727665722e64656c65676174696f6e2e746f6b656e2e6d61696e17644739725a573474"
+        "615751744d54497a4e4455324e7a67586b49687757367249785466764763792f3864526339473858765131703251785a7049"
+        "346f32674771516d5a336e53316d38726a356354377658307942366445774b6648734c7541396f507a52744e714d62566743"
+        "78773d3d164b41464b415f44454c45474154494f4e5f544f4b454e226b61666b612e7365727665722e64656c65676174696f"
+        "6e2e746f6b656e2e6d61696e00"
+    )
+    assert token_file("dG9rZW4taWQtMTIzNDU2Nzg", hmac, "main").encode() == written
+
+
+def test_a_token_is_saved_for_spark(tokens: Tidelog, tmp_path: Path) -> None:
+    saved = tmp_path / "token"
+    code, out, err = tokens("create", "--save-for-spark", "main", str(saved))
+    assert code == 0, err
+    assert "HMAC" not in out
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    there = as_json(tokens("list", "--hmac", "--json"))
+    assert saved.read_text() in [token_file(made["token_id"], made["hmac"], "main") for made in there]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("create", "--owner", "User:bob"), "Delegation Token authorization failed"),
         (("create", "--renewer", "Group:staff"), "expected a principal of the kind User"),
         (("create", "--max-lifetime-ms", "0"), "x>=1"),
+        (("create", "--save-for-spark", "a.b", "file"), "expected up to 64 letters"),
         (("renew", "nobody"), "expected a token that you may see"),
         (("expire", "nobody"), "expected a token that you may see"),
     ],

@@ -1,0 +1,1 @@
+"""Foreign programs of Kafka's ecosystem, run against Tidelog and judged: ``./dev ecosystem``."""

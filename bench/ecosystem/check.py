@@ -1,0 +1,83 @@
+"""What a check of a foreign program is, and what the checks share: clusters, processes, and what is in a topic."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidelog import Consumer, TopicPartition
+from tidelog.cli.local.watch import wait_until
+from tidelog.client.record import ConsumerRecord
+
+RUN_TIMEOUT_S: Final = 300.0
+WAIT_S: Final = 120.0
+STOPS_S: Final = 30.0
+
+
+class Check(NamedTuple):
+    """``run`` gets an empty directory. It returns one line that says what was shown, and raises if something differs
+    from what must be there; :class:`tidelog.bench.ecosystem.installing.Missing` if the program cannot be had."""
+
+    name: str
+    what: str
+    """The program and its version."""
+    run: Callable[[Path], str]
+
+
+class Differs(Exception):
+    """A foreign program did something else than it does with Apache Kafka."""
+
+
+def expect(what: str, expected: object, found: object) -> None:
+    """Raise :class:`Differs` unless both are equal."""
+    if expected != found:
+        raise Differs(f"{what}: expected {expected!r}, found {found!r}"[:2000])
+
+
+def output(
+    command: Sequence[str], *, given: str | None = None, environment: Mapping[str, str] | None = None, code: int = 0
+) -> str:
+    """Run a program to its end; return what it prints. Raises :class:`Differs` if it ends with another code."""
+    done = subprocess.run(command, input=given, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S)
+    if done.returncode != code:
+        said = (done.stderr.strip() or done.stdout.strip())[-1500:]
+        raise Differs(f"{Path(command[0]).name}: expected exit code {code}, found {done.returncode}: {said}")
+    return done.stdout
+
+
+@contextmanager
+def started(
+    command: Sequence[str], log: Path, *, environment: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program beside us, its output in a file; at the end it is terminated, and killed if it stays."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOPS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def records(bootstrap: str, topic: str, **settings: str) -> list[ConsumerRecord]:
+    """Return every committed record of a topic, by partition and offset. ``settings``: of security."""
+    with Consumer(bootstrap, isolation_level="read_committed", **settings) as consumer:
+        places = [TopicPartition(topic, found.partition) for found in consumer.partitions_for(topic)]
+        ends = consumer.end_offsets(places)
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        found: list[ConsumerRecord] = []
+
+        def whole() -> bool:
+            found.extend(consumer.poll(1.0))
+            return all(consumer.position(place) >= ends[place] for place in places)
+
+        wait_until(f"all of {topic}", whole, WAIT_S)
+    return sorted(found, key=lambda record: (record.partition, record.offset))

@@ -1,0 +1,1 @@
+"""Programs that checks start: they are clients, in the language of what they try."""

@@ -1,0 +1,14 @@
+module tidelog/ecosystem/franz_go
+
+go 1.25.0
+
+require (
+	github.com/twmb/franz-go v1.21.5
+	github.com/twmb/franz-go/pkg/kmsg v1.13.1
+)
+
+require (
+	github.com/klauspost/compress v1.18.6 // indirect
+	github.com/pierrec/lz4/v4 v4.1.26 // indirect
+	golang.org/x/crypto v0.51.0 // indirect
+)
