@@ -63,6 +63,8 @@ from tidelog.security.tls_store import NotAuthenticated, TlsStore
 _TAKES_CALLS: Final = "AioServer._server_main_loop"
 _STARTING: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = WeakKeyDictionary()
 """Serializes server starts, so that a new task belongs to the server that is starting."""
+BINDING_AGAIN: Final = "bind a listener again"
+"""Name of the task."""
 _BIND_AGAIN_S: Final = 0.1
 _NEVER_MS: Final = 2**31 - 1
 _CLIENT_STREAMS: Final = frozenset((StreamKind.PRODUCE, StreamKind.FETCH))
@@ -197,7 +199,7 @@ class _GrpcServer:
         if self._closing or taking.cancelled() or (error := taking.exception()) is None:
             return
         log.error("listener %s: gRPC ended it (%s): binding it again", self._listener, error)
-        self._again = asyncio.get_running_loop().create_task(self._bind_again(), name="bind a listener again")
+        self._again = asyncio.get_running_loop().create_task(self._bind_again(), name=BINDING_AGAIN)
 
     async def _bind_again(self) -> None:
         while not self._closing:

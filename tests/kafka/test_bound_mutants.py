@@ -147,6 +147,13 @@ BOUNDS = (
         "proto/transport/test_grpc_limits.py::test_a_packed_message_is_refused",
     ),
     bound(
+        "a-path-that-is-no-text-ends-a-listener",
+        "proto.transport.grpc_serving",
+        "        self._again = asyncio.get_running_loop().create_task(self._bind_again(), name=BINDING_AGAIN)\n",
+        "",
+        "proto/transport/test_grpc_limits.py::test_a_path_that_is_no_text_ends_a_listener_for_a_moment_only",
+    ),
+    bound(
         "any-number-of-batches-in-a-request",
         "replication.serving.producing",
         "                batches = split_batches(data, most=left)\n",

@@ -19,6 +19,7 @@ from tidelog.proto.calls.convert import to_proto
 from tidelog.proto.calls.user_api import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.proto.transport.caller import FrameCaller
 from tidelog.proto.transport.frames import correlation_of
+from tidelog.proto.transport.grpc_serving import BINDING_AGAIN
 from tidelog.proto.transport.grpc_transport import GrpcNetwork
 from tidelog.proto.transport.grpc_wire import LOGIN, SERVICE, GrpcLimits
 from tidelog.proto.transport.network import Address, CallContext, ConnectionLost, Frame, Server, Service, StreamKind
@@ -366,6 +367,11 @@ async def test_a_path_that_is_no_text_ends_a_listener_for_a_moment_only(caplog: 
     async with asyncio.timeout(60):
         while "gRPC ended it" not in caplog.text:
             await asyncio.sleep(0.01)
+        while any(task.get_name() == BINDING_AGAIN for task in asyncio.all_tasks()):
+            await asyncio.sleep(0.01)
+        new = GrpcNetwork().connect(address)
+        await new.call(ASK, timeout_s=10)
+        await new.close()
         while True:
             try:
                 await connection.call(ASK, timeout_s=10)
