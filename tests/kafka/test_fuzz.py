@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import subprocess
+import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +19,7 @@ from tidelog.chaos.fuzz import connections, fuzz_run
 from tidelog.chaos.fuzz.captured import captured_requests
 from tidelog.chaos.fuzz.frames import FrameSource
 from tidelog.chaos.fuzz.fuzzing import PortSilent, fuzz
+from tidelog.chaos.fuzz.loop_probe import LoopProbe
 from tidelog.chaos.fuzz.open_files import OpenFiles, kinds
 from tidelog.proto.kafka.headers import read_request_header
 from tidelog.proto.kafka.messages import decode_request, encode_request
@@ -41,6 +46,41 @@ def test_hostile_frames_before_a_login_end_no_node_either(tmp_path: Path) -> Non
     assert report.tally.closed > 500, "nobody logs in"
     assert report.tally.answered > 50, "versions, handshakes, failed logins"
     assert report.testimony.read > 10
+
+
+SLOW_SERVER = """
+import asyncio, time
+async def serve(reader, writer):
+    while (asked := await reader.read(64)):
+        until_s = time.thread_time() + (0.05 if asked == b"hold" else 0)
+        while time.thread_time() < until_s:
+            pass
+        writer.write(b"\\0\\0\\0\\4done")
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+def test_the_probe_notices_a_request_that_holds_the_loop() -> None:
+    with subprocess.Popen([sys.executable, "-c", SLOW_SERVER], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            deadline = time.monotonic() + 60
+            with (
+                LoopProbe("127.0.0.1", port, server.pid) as probe,
+                socket.create_connection(("127.0.0.1", port), 30) as hostile,
+            ):
+                assert probe.longest_s < 0.05
+                while probe.longest_s < 0.05 and time.monotonic() < deadline:
+                    hostile.sendall(b"hold")
+                    assert hostile.recv(64)
+            assert probe.longest_s >= 0.05
+        finally:
+            server.kill()
 
 
 def test_crowds_of_connections_cost_little(tmp_path: Path) -> None:

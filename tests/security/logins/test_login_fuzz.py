@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import time
 from pathlib import Path
 
 import pytest
 
 from tidelog.broker.access import logins
 from tidelog.broker.access.logins import MESSAGE_BYTES_MAX
+from tidelog.broker.handlers.logins import TokenLogins
+from tidelog.chaos.fuzz import http2
 from tidelog.chaos.fuzz.logins import GRPC, HOLD_S_MAX, KAFKA, LoginFuzz, LoginReport
 from tidelog.model.settings.listener_security import OAUTHBEARER
 
 FULL = 89_928
 """A conversation of seed 1 with a message of half a megabyte."""
+SOCKET = 975
+"""A conversation of seed 1 at a socket, with several calls that present a token."""
 
 
 def fuzzed(place: Path, inputs: int, seed: int, first: int = 0) -> LoginReport:
@@ -43,6 +48,20 @@ def test_a_message_that_holds_the_loop_is_noticed(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(logins, "MESSAGE_BYTES_MAX", 2**20)
     (fault,) = fuzzed(tmp_path, 1, 1, FULL).faults
     assert fault.startswith(f"conversation {FULL}: held the loop for ")
+
+
+def test_a_strangers_socket_that_holds_the_loop_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2, "_ANSWER_S", 0.3)  # on a busy machine the listener takes its time
+    assert fuzzed(tmp_path, 1, 1, SOCKET).faults == []
+
+    def slow(*_: object) -> None:
+        until_s = time.thread_time() + 2 * HOLD_S_MAX
+        while time.thread_time() < until_s:
+            continue
+
+    monkeypatch.setattr(TokenLogins, "_session", slow)
+    (fault,) = fuzzed(tmp_path, 1, 1, SOCKET).faults
+    assert fault.startswith(f"conversation {SOCKET}: held the loop for ")
 
 
 async def test_a_message_of_a_login_is_bounded(tmp_path: Path) -> None:
