@@ -28,6 +28,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 from tidelog.model import ids
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.calls import (
@@ -65,6 +66,7 @@ _WIDTHS: Final[dict[object, str]] = {
     float: "double",
     str: "string",
     bytes: "bytes",
+    Buffer: "bytes",
     VoterSet: "bytes",
 }
 
@@ -274,7 +276,7 @@ def _any_of(bodies: Bodies, kept: Remembered) -> str:
 
 def _kind(hint: Any) -> tuple[str, str]:
     """Return the label and type of a field."""
-    origin = typing.get_origin(hint)
+    origin = None if hint in _WIDTHS else typing.get_origin(hint)
     if origin is tuple:
         return "repeated ", _plain_kind(typing.get_args(hint)[0])
     if origin in (typing.Union, types.UnionType):

@@ -7,6 +7,7 @@ from typing import Final
 
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.errors import RequestTimedOutError, TidelogError, exception_for
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, Offset, TopicId, TopicPartition
 from tidelog.proto.calls.backup_api import ImportRecordsRequest, ImportRecordsResponse
@@ -21,7 +22,7 @@ async def import_records(
     at: TopicPartition,
     topic_id: TopicId,
     end: int,
-    records: bytes,
+    records: Buffer,
     *,
     patience_s: float,
     link: str = "",
@@ -47,7 +48,7 @@ async def refused_end(
 
 
 async def _ask(
-    cluster: Cluster, at: TopicPartition, topic_id: TopicId, end: int, records: bytes, patience_s: float, link: str
+    cluster: Cluster, at: TopicPartition, topic_id: TopicId, end: int, records: Buffer, patience_s: float, link: str
 ) -> ImportRecordsResponse:
     """Return a leader's answer: records accepted, or INVALID_REQUEST."""
     loop = asyncio.get_running_loop()

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.client.backup.manifest import BackupError, Damaged, PartitionPart
 from tidelog.client.backup.place import Place, key_of
-from tidelog.model.ids import TopicPartition
+from tidelog.model.ids import Offset, TopicPartition
 from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch, split_batches
 from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
 from tidelog.proto.records.spans import gap_batch
@@ -118,6 +118,13 @@ class PartitionFile:
         return written
 
 
+class Piece(NamedTuple):
+    """Whole batches of a file; they end before offset ``end``."""
+
+    batches: memoryview
+    end: Offset
+
+
 @dataclass(frozen=True, slots=True)
 class Examined:
     """What a partition's file contains. ``end`` is 0 if it is empty."""
@@ -138,9 +145,10 @@ class Examination:
         self._where = f"{place}/{key}"
         self._digest = hashlib.sha256()
         self._transactions = OpenTransactions()
-        self._end = self._batches = self._size = 0
+        self._end = Offset(0)
+        self._batches = self._size = 0
 
-    def pieces(self, start: int = 0) -> Iterator[memoryview]:
+    def pieces(self, start: int = 0) -> Iterator[Piece]:
         """Yield the file in pieces of whole batches, about as many as the place reads at a time, from the batch after
         offset ``start`` on; earlier batches are checked as well. Raises :class:`Damaged` if the file is not a sequence
         of batches in order with matching CRCs, :class:`BackupError` if ``start`` lies within a batch, and
@@ -166,7 +174,7 @@ class Examination:
                     passed += batch.size
             self._batches += len(batches)
             if passed < whole:
-                yield data[passed:whole]
+                yield Piece(data[passed:whole], self._end)
             rest = data[whole:]
         self._split(memoryview(rest))
 

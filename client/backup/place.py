@@ -19,7 +19,7 @@ from tidelog.client.backup.manifest import NAME, BackupError, Manifest
 from tidelog.model.buffer import Buffer
 
 TOPICS: Final = "topics"
-READ_BYTES: Final = 1024 * 1024
+READ_BYTES: Final = 4 * 1024 * 1024
 """Bytes to read from a file at a time; an object is read whole, and holds one fetch's answer."""
 _FROM: Final = "credentials and the store's address come from the environment: "
 HINTS: Final = {

@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 from tidelog.client.admin.admin import AsyncAdmin
 from tidelog.client.admin.importing import import_records
 from tidelog.client.admin.types import NewTopic, OffsetSpec
-from tidelog.client.backup.copying import Examination
+from tidelog.client.backup.copying import Examination, Piece
 from tidelog.client.backup.manifest import BackupError, Damaged, Manifest, PartitionPart, TopicPart
 from tidelog.client.backup.pace import Pace, all_of
 from tidelog.client.backup.place import Place, key_of
@@ -33,7 +33,6 @@ from tidelog.proto.calls.acl_api import AclEntry, binding_of
 from tidelog.proto.calls.api import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.proto.calls.api import NewTopic as NewTopicItem
 from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest, AdvanceProducerIdsResponse
-from tidelog.proto.records.batches import split_batches
 from tidelog.security.acls import AclBinding
 
 AT_ONCE: Final = 4
@@ -234,26 +233,22 @@ class BackupRestorer(AsyncAdmin):
         examination = Examination(place, key_of(*at))
         read = examination.pieces(end)
 
-        def next_piece() -> bytes | None:
-            piece = next(read, None)
-            return None if piece is None else bytes(piece)
-
-        coming = asyncio.create_task(asyncio.to_thread(next_piece))
+        coming = asyncio.create_task(asyncio.to_thread(next, read, None))
         try:
             while (piece := await coming) is not None:
-                coming = asyncio.create_task(asyncio.to_thread(next_piece))
-                await pace.take(len(piece))
-                end = await self._import(at, topic, end, piece)
+                coming = asyncio.create_task(asyncio.to_thread(next, read, None))
+                await pace.take(len(piece.batches))
+                await self._import(at, topic, end, piece)
+                end = piece.end
         finally:
             coming.cancel()
         if fault := fault_of(f"{place}/{key_of(*at)}", examination.found(), part):
             raise Damaged(fault)
 
-    async def _import(self, at: TopicPartition, topic: TopicPart, end: int, piece: bytes) -> int:
-        """Import one piece after ``end``. Returns where the log ends then. Repeating it is harmless."""
+    async def _import(self, at: TopicPartition, topic: TopicPart, end: int, piece: Piece) -> None:
+        """Import one piece after ``end``. Repeating it is harmless."""
         topic_id = TopicId(bytes.fromhex(topic.topic_id))
-        await import_records(self._cluster, at, topic_id, end, piece, patience_s=PATIENCE_S)
-        return split_batches(piece)[-1].next_offset
+        await import_records(self._cluster, at, topic_id, end, piece.batches, patience_s=PATIENCE_S)
 
     async def _ends(self, topics: Iterable[TopicPart]) -> Mapping[TopicPartition, int]:
         wanted = {

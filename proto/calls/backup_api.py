@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_OFFSET, NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerId, TopicId
 from tidelog.proto.calls.request import Change, Request, Response
@@ -68,7 +69,7 @@ class ImportRecordsRequest(Request["ImportRecordsResponse"]):
     partition: int
     leader_epoch: LeaderEpoch
     log_end_offset: Offset
-    records: bytes
+    records: Buffer
     timeout_ms: int = 30_000
     link: str = ""
 

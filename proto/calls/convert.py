@@ -2,6 +2,9 @@
 
 A plan is derived once per class from its type hints. The class is handwritten, its contract is generated from it
 (:mod:`tidelog.proto.contracts`). For control calls; data uses :mod:`tidelog.proto.transport.frames`.
+
+A field of type :data:`~tidelog.model.buffer.Buffer` bypasses the message object, which would copy its bytes several
+times. It is written last; a reader gets a view of the received bytes.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.voter_set import VoterSet
+from tidelog.proto.records.varint import write_uvarint
 from tidelog.proto.v1 import (
     api_pb2,
     forwarded_pb2,
@@ -34,6 +39,11 @@ T = TypeVar("T")
 _Fill = Callable[[Any, Any], None]
 _Read = Callable[[Any], Any]
 
+_NUMBER: Final = 0
+_BYTES: Final = 2
+"""Protobuf's wire types of integers, and of bytes."""
+_FIELDS_MAX: Final = 64
+"""Fields that may precede a bulk field; after more, protobuf's own parser reads it."""
 _ERROR_CODES: Final = {int(code): code for code in ErrorCode}
 
 
@@ -43,6 +53,17 @@ class BadMessage(ValueError):
 
 def to_proto(value: Any) -> bytes:
     """Encode a request, response or record. Raises ``ValueError`` if a number does not fit its field."""
+    bulk = _bulk(type(value))
+    if bulk is None:
+        return _encoded(value)
+    content: Buffer = getattr(value, bulk.name)
+    head = bytearray(_encoded(dataclasses.replace(value, **{bulk.name: b""})))
+    write_uvarint(head, bulk.tag)
+    write_uvarint(head, len(content))
+    return b"".join((head, content))
+
+
+def _encoded(value: Any) -> bytes:
     message = _message_class(type(value))()
     _plan(type(value))[0](message, value)
     return message.SerializeToString()
@@ -51,6 +72,11 @@ def to_proto(value: Any) -> bytes:
 def from_proto(cls: type[T], data: bytes, *, items_max: int = sys.maxsize) -> T:
     """Decode the output of :func:`to_proto`. Raises :class:`BadMessage`, also for more than ``items_max`` items in all
     lists together: each becomes an object, which takes ten times as long as parsing it."""
+    bulk, begin = _bulk(cls), -1
+    if bulk is not None:
+        end, begin = _bulk_at(data, bulk.tag)
+        if begin >= 0:
+            content, data = memoryview(data)[begin:], data[:end]
     message = _message_class(cls)()
     try:
         message.ParseFromString(data)
@@ -58,7 +84,61 @@ def from_proto(cls: type[T], data: bytes, *, items_max: int = sys.maxsize) -> T:
         raise BadMessage(f"expected a {cls.__name__}, found {len(data)} bytes that are none: {error}") from None
     if len(data) > items_max and _items_left(message, items_max) < 0:  # each takes at least one byte
         raise BadMessage(f"expected a {cls.__name__} of at most {items_max} items, found more")
-    return typing.cast(T, _plan(cls)[1](message))
+    value = typing.cast(T, _plan(cls)[1](message))
+    return value if bulk is None or begin < 0 else dataclasses.replace(value, **{bulk.name: content})  # type: ignore[type-var]
+
+
+class _Bulk(typing.NamedTuple):
+    """A class's field of type :data:`Buffer`, and its tag on the wire."""
+
+    name: str
+    tag: int
+
+
+_BULKS: Final[dict[type, _Bulk | None]] = {}
+
+
+def _bulk(cls: type) -> _Bulk | None:
+    if cls not in _BULKS:
+        hints = typing.get_type_hints(cls)
+        fields = _message_class(cls).DESCRIPTOR.fields_by_name
+        found = (_Bulk(name, fields[name].number << 3 | _BYTES) for name, hint in hints.items() if hint == Buffer)
+        _BULKS[cls] = next(found, None)
+    return _BULKS[cls]
+
+
+def _bulk_at(data: bytes, tag: int) -> tuple[int, int]:
+    """Return where a message's last field begins, and where its content does, if it is the one with this tag; else -1
+    for both. Whatever else is there is left to protobuf's parser."""
+    position = 0
+    try:
+        for _ in range(_FIELDS_MAX):
+            begin = position
+            found, position = _uvarint(data, position)
+            if found & 7 == _NUMBER:
+                _, position = _uvarint(data, position)
+            elif found & 7 == _BYTES:
+                size, position = _uvarint(data, position)
+                if found == tag and position + size == len(data):
+                    return begin, position
+                position += size
+            else:
+                break
+    except IndexError:
+        pass
+    return -1, -1
+
+
+def _uvarint(data: bytes, position: int) -> tuple[int, int]:
+    """Return an unsigned varint of at most ten bytes, and the position after it."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return value, position
 
 
 def _items_left(message: Message, left: int) -> int:
@@ -151,6 +231,8 @@ def _make_plan(cls: type) -> tuple[_Fill, _Read]:
 def _field_plan(name: str, hint: Any, known: dict[str, Any]) -> tuple[str, str]:
     """Return the statement that sets a field of ``message`` from ``value``, and the expression that reads it."""
     there, here = f"message.{name}", f"value.{name}"
+    if hint == Buffer:
+        return f"{there} = bytes({here})", there
     origin = typing.get_origin(hint)
     if origin is tuple:
         if not _has_plan(name, typing.get_args(hint)[0], known):

@@ -28,10 +28,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from tidelog.model.replica_counts import effective_min_isr
-from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch, split_batches
+from tidelog.proto.records.batches import Batch
 from tidelog.proto.transport.frames import FetchedPartition, FetchPartition
 from tidelog.replication.partition.follower import (
     FollowerState,
@@ -283,7 +284,7 @@ class Partition:
                 self.advance(now_ms)
         return appended
 
-    def import_batches(self, data: bytes, now_ms: int, wall_ms: int) -> LogAppend | Refusal:
+    def import_batches(self, data: Buffer, now_ms: int, wall_ms: int) -> LogAppend | Refusal:
         """Append a backup's or a link's batches at their existing offsets, which may have gaps; batches before the
         log's end are skipped. They get this leader's epoch. Only their CRCs are checked."""
         leading = self.leading
@@ -293,16 +294,9 @@ class Partition:
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"expected min.insync.replicas ({self.min_isr}) in-sync replicas, found {in_sync}",
             )
-        buffer, position = bytearray(data), 0
-        try:
-            for batch in split_batches(data):
-                patch_batch(buffer, position, base_offset=batch.base_offset, leader_epoch=leading.epoch)
-                position += batch.size
-        except CorruptBatch as error:
-            return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
         if leading.followers:
             leading.before_append()
-        appended = self.log.append_as_follower(buffer, wall_ms, takes_gaps=True)
+        appended = self.log.append_as_follower(data, wall_ms, takes_gaps=True, leader_epoch=leading.epoch)
         if isinstance(appended, LogAppend):
             self.advance(now_ms)
         return appended

@@ -131,7 +131,13 @@ class Log(MovableLog):
         )
 
     def append_as_follower(
-        self, data: Buffer, now_ms: int, *, leader_epoch_max: int | None = None, takes_gaps: bool = False
+        self,
+        data: Buffer,
+        now_ms: int,
+        *,
+        leader_epoch_max: int | None = None,
+        takes_gaps: bool = False,
+        leader_epoch: int | None = None,
     ) -> LogAppend | Refusal:
         """Append a leader's data at the end of this log: whole batches with their offsets and epochs.
 
@@ -140,8 +146,8 @@ class Log(MovableLog):
         before the log's start (a leader's log may start within a batch). Refusals, which change nothing:
         CORRUPT_MESSAGE for invalid batches or CRCs, OFFSET_OUT_OF_RANGE for offsets that do not continue the log,
         INVALID_REQUEST for falling epochs. Gaps are allowed if the topic is compacted, if the log already has one, or
-        with ``takes_gaps``. Raises
-        :class:`LogDirFailed`.
+        with ``takes_gaps``. ``leader_epoch``: stored instead of the
+        batches' own epochs. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         end = self.log_end_offset
@@ -152,6 +158,7 @@ class Log(MovableLog):
             epoch_max=leader_epoch_max,
             is_empty=not self._chain.size,
             gaps=takes_gaps or self._sparse or self.config.compacts,
+            own_epoch=leader_epoch,
         )
         if isinstance(selected, Refusal):
             return selected
@@ -164,11 +171,20 @@ class Log(MovableLog):
         elif selected.has_gap and not self._sparse:
             self._become_sparse()
         size = sum(batch.size for batch in fresh)
-        self._append(fresh, None, now_ms, stamps=False)
+        self._append(fresh, leader_epoch, now_ms, keeps_offsets=True)
         return LogAppend(base_offset, Offset(self.log_end_offset - 1), -1, self.log_start_offset, size, False)
 
-    def _append(self, batches: Sequence[Batch], leader_epoch: int | None, now_ms: int, *, stamps: bool) -> None:
-        """Write batches at the end. With ``leader_epoch`` they get the next offsets; otherwise they keep theirs."""
+    def _append(
+        self,
+        batches: Sequence[Batch],
+        leader_epoch: int | None,
+        now_ms: int,
+        *,
+        stamps: bool = False,
+        keeps_offsets: bool = False,
+    ) -> None:
+        """Write batches at the end, with the next offsets unless they keep theirs. ``leader_epoch`` None: they keep
+        their epochs as well."""
         self.make_files()
         buffers: list[Buffer] = []
         written: list[tuple[int, int, int]] = []
@@ -178,7 +194,7 @@ class Log(MovableLog):
         segment = self._chain.active
         try:
             for batch in batches:
-                base = offset if leader_epoch is not None else batch.base_offset
+                base = batch.base_offset if keeps_offsets else offset
                 last = base + batch.last_offset_delta
                 timestamp = now_ms if stamps else batch.max_timestamp
                 if not self._fits(segment, size, batch.size, last, timestamp, now_ms):

@@ -108,12 +108,20 @@ class FollowerBatches(NamedTuple):
 
 
 def select_for_follower(
-    data: Buffer, *, due: int, epoch: int, epoch_max: int | None, is_empty: bool, gaps: bool
+    data: Buffer,
+    *,
+    due: int,
+    epoch: int,
+    epoch_max: int | None,
+    is_empty: bool,
+    gaps: bool,
+    own_epoch: int | None = None,
 ) -> FollowerBatches | Refusal:
     """Select from a leader's data for a follower whose log ends at ``due`` in ``epoch``.
 
     Leaves out batches before ``due``, and everything from the first batch with an epoch above ``epoch_max`` on. In an
-    empty log the first batch may begin before ``due``. ``gaps``: offsets may have gaps.
+    empty log the first batch may begin before ``due``. ``gaps``: offsets may have gaps. ``own_epoch``: replaces
+    those of all batches.
     """
     found: list[Batch] = []
     has_gap = False
@@ -121,7 +129,8 @@ def select_for_follower(
         for batch in split_batches(data):
             if batch.last_offset < due and not found:
                 continue
-            if epoch_max is not None and batch.leader_epoch > epoch_max:
+            leader_epoch = batch.leader_epoch if own_epoch is None else own_epoch
+            if epoch_max is not None and leader_epoch > epoch_max:
                 break
             if not batch.crc_ok() or batch.last_offset_delta < 0:
                 raise CorruptBatch(f"expected a batch at {batch.base_offset} that matches its CRC, it does not")
@@ -131,12 +140,10 @@ def select_for_follower(
                 has_gap = True
             elif batch.base_offset != due and (batch.base_offset > due or found or not is_empty):
                 return Refusal(ErrorCode.OFFSET_OUT_OF_RANGE, f"expected offset {due}, found {batch.base_offset}")
-            if batch.leader_epoch < epoch:
-                return Refusal(
-                    ErrorCode.INVALID_REQUEST, f"expected epoch {epoch} or later, found {batch.leader_epoch}"
-                )
+            if leader_epoch < epoch:
+                return Refusal(ErrorCode.INVALID_REQUEST, f"expected epoch {epoch} or later, found {leader_epoch}")
             found.append(batch)
-            due, epoch = batch.next_offset, batch.leader_epoch
+            due, epoch = batch.next_offset, leader_epoch
     except CorruptBatch as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     return FollowerBatches(found, has_gap)

@@ -104,7 +104,7 @@ def committed_in(directory: Path, manifest: Manifest, topic: str) -> dict[tuple[
     for part in found.partitions:
         waiting: dict[int, list[Batch]] = {}
         for piece in Examination(Directory(directory), key_of(topic, part.partition)).pieces():
-            for batch in split_batches(piece):
+            for batch in split_batches(piece.batches):
                 ended: list[Batch] = []
                 if batch.is_control:
                     ended = waiting.pop(batch.producer_id, [])

@@ -120,7 +120,7 @@ def test_a_file_is_read_from_any_batch_on(steps: list[tuple[str, int, int]], siz
         found = [
             batch.base_offset
             for piece in Examination(Directory(Path(directory)), "f").pieces(start)
-            for batch in split_batches(piece)
+            for batch in split_batches(piece.batches)
         ]
         assert found == [batch.base_offset for batch in batches if batch.base_offset >= start]
 

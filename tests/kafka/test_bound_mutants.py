@@ -320,6 +320,13 @@ BOUNDS = (
         "links/test_promoted.py::test_a_leader_takes_a_links_records_right_at_its_logs_end",
     ),
     bound(
+        "imported-records-keep-foreign-epochs",
+        "replication.partition.partition",
+        "takes_gaps=True, leader_epoch=leading.epoch)",
+        "takes_gaps=True)",
+        "replication/test_fencing.py::test_imported_records_get_the_epoch_under_which_they_are_taken",
+    ),
+    bound(
         "any-link-may-fill-a-topic",
         "model.settings.topic_config",
         "        if link == self.link_name and (not link or self.link_state == LINK_ACTIVE):\n",

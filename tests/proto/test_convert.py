@@ -7,10 +7,12 @@ import inspect
 from typing import Any, get_args
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import LeaderEpoch, Offset, TopicId
 from tidelog.proto.calls import (
     acl_api,
     api,
@@ -22,6 +24,7 @@ from tidelog.proto.calls import (
     transaction_api,
     user_api,
 )
+from tidelog.proto.calls.backup_api import ImportRecordsRequest
 from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.calls.table import CALLS
 from tidelog.proto.logs import metadata_records as metadata
@@ -102,6 +105,45 @@ def test_other_bytes_are_refused_and_nothing_else_happens(data: bytes) -> None:
             decode()
         except BadMessage as bad:
             assert str(len(data)) in str(bad) or "upgrade" in str(bad)
+
+
+IMPORT = ImportRecordsRequest(TopicId(b"i" * 16), 300, LeaderEpoch(7), Offset(1 << 40), b"r" * 200, 9, "dr")
+
+
+def test_records_of_an_import_are_a_view_of_what_came() -> None:
+    found = from_proto(ImportRecordsRequest, to_proto(dataclasses.replace(IMPORT, records=memoryview(IMPORT.records))))
+    assert found == IMPORT
+    assert isinstance(found.records, memoryview)
+
+
+def test_a_bulk_field_may_be_anywhere_and_protobuf_reads_it_as_well() -> None:
+    data = to_proto(IMPORT)
+    message = api_pb2.ImportRecordsRequest.FromString(data)
+    assert message.records == IMPORT.records
+    for other in (
+        message.SerializeToString(),  # in the order of the fields' numbers, as earlier releases send it
+        bytes.fromhex("a806 07") * 100 + data,  # fields of a later release
+        to_proto(dataclasses.replace(IMPORT, records=b"old")) + data,  # the last one counts
+    ):
+        assert from_proto(ImportRecordsRequest, other) == IMPORT
+
+
+@given(st.integers(0, len(to_proto(IMPORT)) - 1), st.binary(min_size=1, max_size=3))
+def test_a_damaged_bulk_field_is_read_as_protobuf_reads_it(position: int, damage: bytes) -> None:
+    sound = to_proto(IMPORT)
+    for data in (sound[:position], sound[:position] + damage + sound[position + len(damage) :]):
+        try:
+            expected = api_pb2.ImportRecordsRequest.FromString(data)
+        except DecodeError:
+            with pytest.raises(BadMessage):
+                from_proto(ImportRecordsRequest, data)
+        else:
+            found = from_proto(ImportRecordsRequest, data)
+            assert (found.records, found.partition, found.link) == (
+                expected.records,
+                expected.partition,
+                expected.link,
+            )
 
 
 def test_an_error_code_of_a_later_version_is_unknown_not_a_crash() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId
 from tidelog.proto.calls.api import ListOffsetsPartition
+from tidelog.proto.records.batches import patch_batch
+from tidelog.proto.records.encoder import encode_values
 from tidelog.replication.partition.partition import Fetched
 from tidelog.replication.serving.lookups import find_offset
 
@@ -31,6 +33,19 @@ def test_zombie_leader_is_refused_by_its_followers_and_commits_nothing(rig: Make
     r.sync(1)
     assert r[1].values() == r[2].values() == r[3].values() == [b"a", b"b"]
     assert r[1].p.counts.truncations_below_high_watermark == 0
+
+
+def test_imported_records_get_the_epoch_under_which_they_are_taken(rig: MakeRig) -> None:
+    """Under the epochs of the cluster that they come from, followers would truncate them, or refuse what follows."""
+    r = rig()
+    r.lead(1, (1, 2))
+    raw = encode_values([b"old"], r.now_ms)
+    patch_batch(raw, 0, base_offset=3, leader_epoch=77)
+    assert not isinstance(r[1].p.import_batches(bytes(raw), r.now_ms, r.now_ms), Refusal)
+    assert r[1].p.log.epoch_entries == [(r.state.leader_epoch, 0)]
+    r.wrote(1, b"new")
+    r.sync(2)
+    assert r[2].values() == [b"old", b"new"]
 
 
 def test_what_a_zombie_leader_still_sends_is_dropped_unread(rig: MakeRig) -> None:

@@ -168,6 +168,21 @@ class TestFollower:
         assert bytes(read(log, 0).records) == data
         assert log.epoch_entries == [(3, 0), (4, 2)]
 
+    def test_imported_batches_keep_their_offsets_and_get_the_leaders_epoch(
+        self, store: Store, batch: MakeBatch
+    ) -> None:
+        log = store.log()
+        sent = [batch(2, at=3, epoch=77), batch(3, at=10, epoch=4)]
+        data = b"".join(bytes(each.view) for each in sent)
+        log.append_as_follower(data, NOW, takes_gaps=True, leader_epoch=5)
+        found = split_batches(bytes(read(log, 0).records))
+        assert [(each.base_offset, each.leader_epoch, each.crc_ok()) for each in found] == [(3, 5, True), (10, 5, True)]
+        assert [bytes(each.view[16:]) for each in found] == [bytes(each.view[16:]) for each in sent]
+        assert log.epoch_entries == [(5, 3)]
+        later = bytes(batch(1, at=13, epoch=9).view)
+        assert refused(log.append_as_follower(later, NOW, leader_epoch=4)) == ErrorCode.INVALID_REQUEST
+        assert log.log_end_offset == 13
+
     def test_what_it_has_is_passed_over(self, store: Store, batch: MakeBatch) -> None:
         log = store.log()
         first, second = bytes(batch(2, at=0).view), bytes(batch(3, at=2).view)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tidelog.broker.node.node import Node
+from tidelog.model.buffer import Buffer
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.convert import BadMessage, from_proto, to_proto
 from tidelog.proto.calls.request import Request
@@ -69,6 +70,8 @@ class Maker:
         rng = self.rng
         while hasattr(kind, "__supertype__"):
             kind = kind.__supertype__
+        if kind == Buffer:
+            kind = bytes
         if kind is bool:
             return rng.random() < 0.5
         if kind is int:
