@@ -28,3 +28,23 @@ def running(
     finally:
         for node_id in cluster.nodes:
             cluster.kill(node_id)
+
+
+@contextmanager
+def with_topics(
+    root: Path,
+    nodes: int,
+    *topics: str,
+    partitions: int = PARTITIONS,
+    copies: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    topic_settings: Mapping[str, str] | None = None,
+) -> Iterator[LocalCluster]:
+    """As :func:`running`, with these topics, whose replicas are in sync. ``copies``: by default, one on each node."""
+    from tidelog import Admin
+
+    with running(root, nodes, settings) as cluster:
+        with Admin(cluster.bootstrap) as admin:
+            for topic in topics:
+                create_topic(admin, topic, partitions=partitions, copies=copies or nodes, settings=topic_settings)
+        yield cluster

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import with_topics
 from tidelog.bench.figures import median
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ def rebalance(root: Path) -> Mapping[str, float]:
     The time is from the newcomer's first poll until every member is in the new generation. A member learns of a
     rebalance with its next heartbeat, up to ``heartbeat_interval_ms`` later.
     """
-    from tidelog import Admin
-
-    with running(root, 3) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC, partitions=PARTITIONS, copies=1)
+    with with_topics(root, 3, _TOPIC, partitions=PARTITIONS, copies=1) as cluster:
         took = asyncio.run(_rebalance(cluster.bootstrap))
     return {"group_rebalance_200": took}
 
@@ -64,11 +60,7 @@ def _shared_out(members: Sequence[Consumer]) -> bool:
 
 def join(root: Path) -> Mapping[str, float]:
     """Measure the first member of a new group, without initial delay: from its first poll to its assignment."""
-    from tidelog import Admin
-
-    with running(root, 3) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC, copies=3)
+    with with_topics(root, 3, _TOPIC) as cluster:
         found = asyncio.run(_joins(cluster.bootstrap))
     return {"group_join_idle": median(found) * 1000}
 
@@ -90,11 +82,7 @@ def during_rebalance(root: Path) -> Mapping[str, float]:
     For the partitions that the other member keeps: the longest time without a record in ms, for both kinds of protocol,
     and for the cooperative one the records per second during the rebalance, as a share of those sent.
     """
-    from tidelog import Admin
-
-    with running(root, 3) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC, partitions=12, copies=1)
+    with with_topics(root, 3, _TOPIC, partitions=12, copies=1) as cluster:
         share, pause = asyncio.run(_third_joins(cluster.bootstrap, "cooperative-sticky"))
         _, eager = asyncio.run(_third_joins(cluster.bootstrap, "sticky"))
     return {"group_read_cooperative": share, "group_pause_cooperative": pause, "group_pause_eager": eager}

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import with_topics
 from tidelog.bench.figures import median
 from tidelog.cli.work.workload import consume_all, percentile, values_of
 
@@ -36,11 +36,7 @@ _VALUE: Final = values_of(100, 1)[0]
 def one_at_a_time(root: Path) -> Mapping[str, float]:
     """Measure the time from entering the block to leaving it, in ms: begin, 100 records to four partitions, commit. The
     next transaction begins immediately, so it includes work left by the previous one."""
-    from tidelog import Admin
-
-    with running(root, 3) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC, partitions=ONE_PARTITIONS, copies=3)
+    with with_topics(root, 3, _TOPIC, partitions=ONE_PARTITIONS) as cluster:
         took = asyncio.run(_one_at_a_time(cluster.bootstrap))
     return {"transaction_100_p50": percentile(took, 0.5), "transaction_100_p99": percentile(took, 0.99)}
 
@@ -62,11 +58,7 @@ async def _one_at_a_time(bootstrap: str) -> list[float]:
 
 def many_at_once(root: Path) -> Mapping[str, float]:
     """Measure transactions per second of 32 producers on one node, each with one transaction at a time."""
-    from tidelog import Admin
-
-    with running(root, 1) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC, partitions=RATE_PARTITIONS)
+    with with_topics(root, 1, _TOPIC, partitions=RATE_PARTITIONS) as cluster:
         return {"transaction_rate_32": asyncio.run(_many_at_once(cluster.bootstrap))}
 
 
@@ -97,16 +89,13 @@ async def _one_after_another(producer: AsyncProducer, number: int, begin: float,
 
 def large_batches(root: Path) -> Mapping[str, float]:
     """Measure records per second of an idempotent and a transactional producer relative to a plain one, in turns."""
-    from tidelog import Admin
-
     kinds: dict[str, dict[str, Any]] = {
         "plain": {"enable_idempotence": False},
         "idempotent": {"enable_idempotence": True},
         "transactional": {"transactional_id": "bench"},
     }
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
-    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, _TOPIC, copies=3)
+    with with_topics(root, 3, _TOPIC) as cluster:
         for number in range(ROUNDS + 1):
             for kind in list(kinds) if number % 2 else reversed(kinds):
                 rate = _produce(cluster.bootstrap, kinds[kind])
@@ -140,13 +129,11 @@ def _produce(bootstrap: str, settings: Mapping[str, Any]) -> float:
 
 def read_committed(root: Path) -> Mapping[str, float]:
     """Measure values per second of a read_committed reader, relative to one that sees everything, in turns."""
-    from tidelog import Admin, Producer
+    from tidelog import Producer
 
     rates: dict[str, list[float]] = {"read_committed": [], "read_uncommitted": []}
     values = values_of(100, CONSUME_IN_ONE)
-    with running(root, 1) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC)
+    with with_topics(root, 1, _TOPIC) as cluster:
         with Producer(cluster.bootstrap, transactional_id="bench") as producer:
             for _ in range(CONSUME_RECORDS // CONSUME_IN_ONE):
                 with producer.transaction():

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import create_topic, running, with_topics
 from tidelog.bench.listener import kafka_consumer, librdkafka
 from tidelog.cli.local.cluster import LocalCluster
 from tidelog.cli.local.process import use_of
@@ -46,11 +46,7 @@ _CONSUMER: Final = {"queued.min.messages": "1000000", "log_level": "3", "group.i
 
 def kafka_throughput(root: Path) -> Mapping[str, float]:
     """Measure records per second in and out of one node, and into the mock cluster."""
-    from tidelog import Admin
-
-    with running(root, 1) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, _TOPIC, partitions=PARTITIONS)
+    with with_topics(root, 1, _TOPIC, partitions=PARTITIONS) as cluster:
         node = {"bootstrap.servers": cluster.bootstrap}
         with librdkafka.producer({**PRODUCER, **node}) as client:
             produced = client.produce(_TOPIC, PARTITIONS, VALUE_BYTES, RECORDS, _TIMEOUT_S)

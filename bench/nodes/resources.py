@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import with_topics
 from tidelog.cli.local.cluster import LocalCluster
 from tidelog.cli.local.process import ProcessUse, use_of
 from tidelog.cli.work.workload import produce_many
@@ -19,11 +19,7 @@ LOAD_S: Final = 60.0
 
 def idle(root: Path) -> Mapping[str, float]:
     """Measure three nodes with one topic and no clients."""
-    from tidelog import Admin
-
-    with running(root, 3) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, "bench", copies=3)
+    with with_topics(root, 3, "bench") as cluster:
         time.sleep(SETTLE_S)
         before, began = _uses(cluster), time.monotonic()
         time.sleep(IDLE_S)
@@ -36,13 +32,10 @@ def idle(root: Path) -> Mapping[str, float]:
 
 def memory_loaded(root: Path) -> Mapping[str, float]:
     """Measure the highest resident memory of any node during a minute of produce."""
-    from tidelog import Admin
-
     # Old segments are deleted, so that a minute at full speed does not fill a small disk.
     settings = {"retention.bytes": str(256 * 2**20), "segment.bytes": str(64 * 2**20)}
     brisk = {"log.retention.check.interval.ms": "2000", "log.segment.delete.delay.ms": "1000"}
-    with running(root, 3, brisk) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, "bench", copies=3, settings=settings)
+    with with_topics(root, 3, "bench", topic_settings=settings, settings=brisk) as cluster:
         produce_many(cluster.bootstrap, "bench", 100, LOAD_S, acks="all")
         return {"memory_loaded": max(use.memory_peak_bytes for use in _uses(cluster).values()) / 1e6}
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import with_topics
 
 
 def startup(root: Path) -> Mapping[str, float]:
@@ -29,11 +29,7 @@ def _compile() -> None:
 
 
 def _start(root: Path, nodes: int) -> float:
-    from tidelog import Admin
-
-    with running(root, nodes) as cluster:
-        with Admin(cluster.bootstrap) as admin:
-            create_topic(admin, "bench", partitions=1, copies=nodes)
+    with with_topics(root, nodes, "bench", partitions=1) as cluster:
         first_record(cluster.bootstrap, "bench")
         cluster.stop()
         started = time.perf_counter()

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import running, with_topics
 from tidelog.cli.work.workload import fill
 
 RECORDS: Final = 1_000_000
@@ -37,12 +37,9 @@ def restore_large(root: Path) -> Mapping[str, float]:
 
 
 def _measured(root: Path, records: int, name: str) -> Mapping[str, float]:
-    from tidelog import Admin
-
     size = records * BYTES / 1e6
     backup = str(root / "backup")
-    with running(root / "source", 1) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, _TOPIC)
+    with with_topics(root / "source", 1, _TOPIC) as cluster:
         fill(cluster.bootstrap, _TOPIC, BYTES, records, acks="1")
         made = size / _timed(lambda: _tidelog("backup", "create", backup, "--bootstrap", cluster.bootstrap))
     shutil.rmtree(root / "source")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import with_topics
 from tidelog.cli.work.workload import latencies, percentile
 
 RATE_PER_S: Final = 1_000
@@ -17,9 +17,6 @@ _SHARES: Final = {"latency_p50": 0.5, "latency_p99": 0.99, "latency_p999": 0.999
 
 
 def latency(root: Path) -> Mapping[str, float]:
-    from tidelog import Admin
-
-    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, _TOPIC, copies=3)
+    with with_topics(root, 3, _TOPIC) as cluster:
         found = latencies(cluster.bootstrap, _TOPIC, rate=RATE_PER_S, size=SIZE, seconds=SECONDS)
     return {name: percentile(found, share) for name, share in _SHARES.items()}

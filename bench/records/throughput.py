@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import create_topic, running, with_topics
 from tidelog.cli.work.workload import consume_all, fill, produce_many, produce_one_by_one
 
 SECONDS: Final = 6.0
@@ -16,20 +16,14 @@ _TOPIC: Final = "bench"
 
 
 def produce_three_nodes(root: Path) -> Mapping[str, float]:
-    from tidelog import Admin
-
-    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, _TOPIC, copies=3)
+    with with_topics(root, 3, _TOPIC) as cluster:
         many = produce_many(cluster.bootstrap, _TOPIC, 100, SECONDS, acks="all")
         single = produce_one_by_one(cluster.bootstrap, _TOPIC, 100, SECONDS, acks="all")
         return {"produce_send_many_rf3": many.per_second, "produce_send_rf3": single.per_second}
 
 
 def produce_one_node(root: Path) -> Mapping[str, float]:
-    from tidelog import Admin
-
-    with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, _TOPIC)
+    with with_topics(root, 1, _TOPIC) as cluster:
         found = produce_many(cluster.bootstrap, _TOPIC, 100, SECONDS, acks="1")
         return {"produce_send_many_rf1": found.per_second}
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.bench.clusters import create_topic, running
+from tidelog.bench.clusters import with_topics
 from tidelog.bench.figures import median
 from tidelog.cli.work.workload import fill
 
@@ -35,10 +35,7 @@ _COPY: Final = "copy"
 def source_to_noop(root: Path) -> Mapping[str, float]:
     """Measure reading from the page cache into a no-op sink, as a batch and as a stream that ends; the second run
     counts."""
-    from tidelog import Admin
-
-    with running(root, 1) as cluster, Admin(cluster.bootstrap) as admin:
-        create_topic(admin, _TOPIC)
+    with with_topics(root, 1, _TOPIC) as cluster:
         fill(cluster.bootstrap, _TOPIC, 100, RECORDS, acks="1")
         options = {"tidelog.bootstrap.servers": cluster.bootstrap, "subscribe": _TOPIC}
         with _session() as spark:
@@ -52,11 +49,7 @@ def source_to_sink(root: Path) -> Mapping[str, float]:
 
     Three nodes, both topics with three replicas. Counts the records that a read_committed reader finds.
     """
-    from tidelog import Admin
-
-    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
-        for topic in (_TOPIC, _COPY):
-            create_topic(admin, topic, copies=3)
+    with with_topics(root, 3, _TOPIC, _COPY) as cluster:
         fill(cluster.bootstrap, _TOPIC, 100, COPIED, acks="all")
         to = {"tidelog.bootstrap.servers": cluster.bootstrap}
         with _session() as spark:
@@ -78,11 +71,9 @@ def source_to_sink(root: Path) -> Mapping[str, float]:
 def trigger_overhead(root: Path) -> Mapping[str, float]:
     """Measure a small trigger from topic to topic (two tasks of 50 rows, three nodes, three replicas), and one of the
     same size with a no-op Python source and sink; medians, in turns within one session."""
-    from tidelog import Admin, Producer
+    from tidelog import Producer
 
-    with running(root, 3) as cluster, Admin(cluster.bootstrap) as admin:
-        for topic in (_TOPIC, _COPY):
-            create_topic(admin, topic, partitions=TASKS, copies=3)
+    with with_topics(root, 3, _TOPIC, _COPY, partitions=TASKS) as cluster:
         to = {"tidelog.bootstrap.servers": cluster.bootstrap}
         with Producer(cluster.bootstrap) as producer:
             for partition in range(TASKS):
