@@ -16,14 +16,12 @@ from tidelog.broker.access.resources import (
     NO_GROUP,
     NO_TOPIC,
     NONE,
-    failed,
 )
 from tidelog.broker.access.rules import Rule, Serve, each, free, on_cluster, whole
-from tidelog.metadata_quorum.controller.refusals import refuse as refuse_change
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_OFFSET
-from tidelog.proto.calls.acl_api import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest, DescribeAclsResponse
+from tidelog.proto.calls.acl_api import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from tidelog.proto.calls.api import (
     AlteredResource,
     AlterReplicaLogDirsRequest,
@@ -37,17 +35,14 @@ from tidelog.proto.calls.api import (
     DescribeLogDirsResponse,
     IncrementalAlterConfigsRequest,
     ListConfigResourcesRequest,
-    ListConfigResourcesResponse,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
-from tidelog.proto.calls.audit_api import AppendAuditRequest, AppendAuditResponse
+from tidelog.proto.calls.audit_api import AppendAuditRequest
 from tidelog.proto.calls.backup_api import (
     AdvanceProducerIdsRequest,
     HoldTransactionsRequest,
-    HoldTransactionsResponse,
     ImportRecordsRequest,
-    ImportRecordsResponse,
 )
 from tidelog.proto.calls.delegation_token_api import (
     CreateDelegationTokenRequest,
@@ -58,7 +53,6 @@ from tidelog.proto.calls.delegation_token_api import (
 from tidelog.proto.calls.quota_api import (
     AlterClientQuotasRequest,
     DescribeClientQuotasRequest,
-    DescribeClientQuotasResponse,
 )
 from tidelog.proto.calls.reassignment_api import (
     AlterPartitionReassignmentsRequest,
@@ -69,7 +63,6 @@ from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.user_api import (
     AlterUserScramCredentialsRequest,
     DescribeUserScramCredentialsRequest,
-    DescribeUserScramCredentialsResponse,
     SaslAuthenticateRequest,
 )
 from tidelog.security.acls import AclOperation
@@ -127,9 +120,7 @@ CLUSTER: Final[dict[type[Request[Any]], Rule]] = {
         _configs(AclOperation.DESCRIBE_CONFIGS),
         lambda resource, error, text: DescribedResource(resource, error, (), text),
     ),
-    ListConfigResourcesRequest: on_cluster(
-        AclOperation.DESCRIBE_CONFIGS, lambda _, error, text: ListConfigResourcesResponse(error, (), text)
-    ),
+    ListConfigResourcesRequest: on_cluster(AclOperation.DESCRIBE_CONFIGS),
     IncrementalAlterConfigsRequest: each(
         "resources",
         "resources",
@@ -139,30 +130,29 @@ CLUSTER: Final[dict[type[Request[Any]], Rule]] = {
     DescribeFeaturesRequest: on_cluster(
         DESCRIBE, lambda _, error, text: DescribeFeaturesResponse((), NO_OFFSET, (), (), error, text)
     ),
-    UpdateFeaturesRequest: on_cluster(ALTER, refuse_change),
-    UnregisterBrokerRequest: on_cluster(ALTER, refuse_change),
+    UpdateFeaturesRequest: on_cluster(ALTER),
+    UnregisterBrokerRequest: on_cluster(ALTER),
     DescribeLogDirsRequest: on_cluster(DESCRIBE, lambda _, error, text: DescribeLogDirsResponse((), error, text)),
     AlterReplicaLogDirsRequest: on_cluster(ALTER, lambda _, error, text: AlterReplicaLogDirsResponse((), error, text)),
-    AlterPartitionReassignmentsRequest: on_cluster(ALTER, refuse_change),
-    ListPartitionReassignmentsRequest: on_cluster(DESCRIBE, refuse_change),
-    ElectLeadersRequest: on_cluster(ALTER, refuse_change),
-    DescribeAclsRequest: on_cluster(DESCRIBE, failed(DescribeAclsResponse)),
-    CreateAclsRequest: on_cluster(ALTER, refuse_change),
-    DeleteAclsRequest: on_cluster(ALTER, refuse_change),
-    DescribeClientQuotasRequest: on_cluster(AclOperation.DESCRIBE_CONFIGS, failed(DescribeClientQuotasResponse)),
-    AlterClientQuotasRequest: on_cluster(AclOperation.ALTER_CONFIGS, refuse_change),
+    AlterPartitionReassignmentsRequest: on_cluster(ALTER),
+    ListPartitionReassignmentsRequest: on_cluster(DESCRIBE),
+    ElectLeadersRequest: on_cluster(ALTER),
+    DescribeAclsRequest: on_cluster(DESCRIBE),
+    CreateAclsRequest: on_cluster(ALTER),
+    DeleteAclsRequest: on_cluster(ALTER),
+    DescribeClientQuotasRequest: on_cluster(AclOperation.DESCRIBE_CONFIGS),
+    AlterClientQuotasRequest: on_cluster(AclOperation.ALTER_CONFIGS),
     SaslAuthenticateRequest: free(),
-    DescribeUserScramCredentialsRequest: on_cluster(DESCRIBE, failed(DescribeUserScramCredentialsResponse)),
-    AlterUserScramCredentialsRequest: on_cluster(ALTER, refuse_change),
-    CreateDelegationTokenRequest: whole(_token_fault, refuse_change),
+    DescribeUserScramCredentialsRequest: on_cluster(DESCRIBE),
+    AlterUserScramCredentialsRequest: on_cluster(ALTER),
+    CreateDelegationTokenRequest: whole(_token_fault),
     RenewDelegationTokenRequest: free(),  # the controller checks that it is the caller's
     ExpireDelegationTokenRequest: free(),
     DescribeDelegationTokenRequest: _seen_tokens,
     AppendAuditRequest: whole(
         lambda _, access: NONE if access.denials_only.cluster(CLUSTER_ACTION) else NO_CLUSTER,
-        failed(AppendAuditResponse),
     ),
-    HoldTransactionsRequest: on_cluster(ALTER, failed(HoldTransactionsResponse)),
-    ImportRecordsRequest: on_cluster(ALTER, failed(ImportRecordsResponse)),
-    AdvanceProducerIdsRequest: on_cluster(ALTER, refuse_change),
+    HoldTransactionsRequest: on_cluster(ALTER),
+    ImportRecordsRequest: on_cluster(ALTER),
+    AdvanceProducerIdsRequest: on_cluster(ALTER),
 }

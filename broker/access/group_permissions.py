@@ -15,7 +15,6 @@ from tidelog.broker.access.resources import (
     NO_TRANSACTION,
     NONE,
     READ,
-    failed,
     of_group,
     of_topic,
     transaction_name,
@@ -26,7 +25,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.consumer_group_api import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     DescribedConsumerGroup,
 )
 from tidelog.proto.calls.group_api import (
@@ -40,24 +38,19 @@ from tidelog.proto.calls.group_api import (
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
-    HeartbeatResponse,
     JoinGroupRequest,
-    JoinGroupResponse,
     LeaveGroupRequest,
-    LeaveGroupResponse,
     ListGroupsRequest,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResult,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetDeleteResult,
     OffsetFetchGroup,
     OffsetFetchRequest,
     OffsetFetchResponse,
     OffsetFetchResult,
     SyncGroupRequest,
-    SyncGroupResponse,
 )
 from tidelog.proto.calls.request import Request
 
@@ -134,11 +127,11 @@ GROUPS: Final[dict[type[Request[Any]], Rule]] = {
     FindCoordinatorRequest: each(
         "keys", "coordinators", _coordinator_fault, lambda key, error, text: Coordinator(key, error, error_message=text)
     ),
-    JoinGroupRequest: whole(of_group(READ), failed(JoinGroupResponse)),
-    SyncGroupRequest: whole(of_group(READ), failed(SyncGroupResponse)),
-    HeartbeatRequest: whole(of_group(READ), failed(HeartbeatResponse)),
-    LeaveGroupRequest: whole(of_group(READ), failed(LeaveGroupResponse)),
-    ConsumerGroupHeartbeatRequest: whole(_heartbeat_fault, failed(ConsumerGroupHeartbeatResponse)),
+    JoinGroupRequest: whole(of_group(READ)),
+    SyncGroupRequest: whole(of_group(READ)),
+    HeartbeatRequest: whole(of_group(READ)),
+    LeaveGroupRequest: whole(of_group(READ)),
+    ConsumerGroupHeartbeatRequest: whole(_heartbeat_fault),
     ConsumerGroupDescribeRequest: both(
         each(
             "group_ids",
@@ -162,7 +155,7 @@ GROUPS: Final[dict[type[Request[Any]], Rule]] = {
         _fetched_topics,
     ),
     OffsetDeleteRequest: both(
-        whole(of_group(DELETE), failed(OffsetDeleteResponse)),
+        whole(of_group(DELETE)),
         each(
             "partitions",
             "results",

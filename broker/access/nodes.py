@@ -18,12 +18,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId
 from tidelog.model.settings.node.access_settings import NODE_ID
 from tidelog.proto.calls.api import DescribeClusterRequest, DescribeClusterResponse
-from tidelog.proto.calls.controller_api import (
-    FetchMetadataRequest,
-    FetchMetadataResponse,
-    FetchMetadataSnapshotRequest,
-    FetchMetadataSnapshotResponse,
-)
 from tidelog.proto.calls.request import Request
 from tidelog.proto.transport.frames import decode_fetch_request
 from tidelog.proto.transport.network import (
@@ -105,15 +99,8 @@ def node_principal(pattern: str, node_id: int) -> Principal:
 
 def refused(request: Request[Any], error: ErrorCode, text: str) -> Any:
     """Return the answer to a node's controller request that refuses all of it."""
-    match request:
-        case FetchMetadataRequest():
-            return FetchMetadataResponse(error)
-        case FetchMetadataSnapshotRequest():
-            return FetchMetadataSnapshotResponse(error)
-        case DescribeClusterRequest():
-            return cluster_refused(request, error, text)
-        case _:
-            return refuse(request, error, text)  # type: ignore[arg-type]
+    is_description = isinstance(request, DescribeClusterRequest)
+    return cluster_refused(request, error, text) if is_description else refuse(request, error, text)
 
 
 def cluster_refused(_: Any, error: ErrorCode, text: str) -> DescribeClusterResponse:

@@ -51,8 +51,3 @@ def of_transaction(request: Any, access: Access) -> ErrorCode:
 
 def of_sink(operation: AclOperation) -> Callable[[Any, Access], ErrorCode]:
     return lambda request, access: NONE if access.transaction(operation, sink_key(request.sink)) else NO_TRANSACTION
-
-
-def failed(answer: Callable[..., Any]) -> Callable[[Any, ErrorCode, str], Any]:
-    """Refuse a request with an answer of this type, which has one error for all of it."""
-    return lambda _, error, text: answer(error=error, error_message=text)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from tidelog.broker.access.access import Access
+from tidelog.metadata_quorum.controller.refusals import refuse as refuse_whole
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.security.acls import AclOperation
@@ -47,7 +48,7 @@ def free() -> Rule:
     return rule
 
 
-def whole(fault: Callable[[Any, Access], ErrorCode], refuse: Refuse) -> Rule:
+def whole(fault: Callable[[Any, Access], ErrorCode], refuse: Refuse = refuse_whole) -> Rule:
     """Refuse the whole request with the error that ``fault`` returns, unless it is NONE."""
 
     async def rule(request: Any, access: Access, _: MetadataImage, serve: Serve) -> Any:
@@ -57,7 +58,7 @@ def whole(fault: Callable[[Any, Access], ErrorCode], refuse: Refuse) -> Rule:
     return rule
 
 
-def on_cluster(operation: AclOperation, refuse: Refuse) -> Rule:
+def on_cluster(operation: AclOperation, refuse: Refuse = refuse_whole) -> Rule:
     """Require ``operation`` on the cluster for the whole request."""
     denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return whole(lambda _, access: ErrorCode.NONE if access.cluster(operation) else denied, refuse)

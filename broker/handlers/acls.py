@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
-from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.forwarding import VISIBLE_TIMEOUT_S, forwarded
+from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.controller.acl_changes import id_of
@@ -58,11 +58,7 @@ class Acls:
     async def create(self, request: CreateAclsRequest, context: CallContext) -> CreateAclsResponse:
         if self._authorizer is None:
             return CreateAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return CreateAclsResponse(code, error_message=text)
+        answer, _ = await forwarded(self._channel, request, context)
         results = zip(request.entries, answer.results, strict=False)
         made = [_id(said) for said, result in results if result.error is ErrorCode.NONE]
         await self._view.wait_until(lambda image: all(each in image.acls for each in made), timeout_s=VISIBLE_TIMEOUT_S)
@@ -73,11 +69,7 @@ class Acls:
         then missing from the answer."""
         if self._authorizer is None:
             return DeleteAclsResponse(ErrorCode.SECURITY_DISABLED, error_message=DISABLED)
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return DeleteAclsResponse(code, error_message=text)
+        answer, _ = await forwarded(self._channel, request, context)
         gone = [_id(said) for result in answer.results for said in result.entries]
         await self._view.wait_until(
             lambda image: not any(each in image.acls for each in gone), timeout_s=VISIBLE_TIMEOUT_S

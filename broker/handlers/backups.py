@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
-from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.forwarding import VISIBLE_TIMEOUT_S, forwarded
+from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.model.errors import ErrorCode
@@ -36,11 +36,7 @@ class Backups:
     ) -> AdvanceProducerIdsResponse:
         """Return an error unless this broker's image has the change: the caller relies on its metadata being that
         new."""
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return AdvanceProducerIdsResponse(code, error_message=text)
+        answer, _ = await forwarded(self._channel, request, context)
         if answer.error is not ErrorCode.NONE:
             return answer
         shown = await self._view.wait_until(

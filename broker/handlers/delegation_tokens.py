@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
-from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
+from tidelog.broker.handlers.forwarding import VISIBLE_TIMEOUT_S, forwarded
 from tidelog.broker.handlers.users import confidential
-from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
+from tidelog.metadata_quorum.controller.refusals import refuse
 from tidelog.metadata_quorum.controller.token_changes import DISABLED, described
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
@@ -30,6 +31,7 @@ from tidelog.proto.calls.delegation_token_api import (
     RenewDelegationTokenRequest,
     RenewDelegationTokenResponse,
 )
+from tidelog.proto.calls.request import Change, Response
 from tidelog.proto.transport.network import CallContext
 from tidelog.security.delegation_tokens import is_of
 from tidelog.security.principal import ANONYMOUS
@@ -41,6 +43,9 @@ NOT_ALLOWED: Final = (
 AT_A_TIME: Final = 500
 """How many tokens' secrets to compute before letting others run: some 2 ms."""
 _NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+R = TypeVar("R", bound=Response)
 
 
 class DelegationTokens:
@@ -62,28 +67,14 @@ class DelegationTokens:
     async def create(
         self, request: CreateDelegationTokenRequest, context: CallContext
     ) -> CreateDelegationTokenResponse:
-        if not _may_ask(context):
-            return CreateDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
-        asked = replace(request, requester=str(context.session.principal))
-        try:
-            # Not repeated after an unknown outcome: that could create two tokens.
-            answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return CreateDelegationTokenResponse(code, error_message=text)
+        # Not repeated after an unknown outcome: that could create two tokens.
+        answer = await self._changed(request, context, retry_unknown=False)
         if (made := answer.token) is not None:
             await self._visible(lambda image: made.token_id in image.delegation_tokens)
         return answer
 
     async def renew(self, request: RenewDelegationTokenRequest, context: CallContext) -> RenewDelegationTokenResponse:
-        if not _may_ask(context):
-            return RenewDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
-        asked = replace(request, requester=str(context.session.principal))
-        try:
-            answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return RenewDelegationTokenResponse(code, error_message=text)
+        answer = await self._changed(request, context)
         if answer.error is ErrorCode.NONE:
             until_ms = answer.expiry_timestamp_ms
             await self._visible(lambda image: _expiry_ms(image, answer.token_id) == until_ms)
@@ -92,15 +83,8 @@ class DelegationTokens:
     async def expire(
         self, request: ExpireDelegationTokenRequest, context: CallContext
     ) -> ExpireDelegationTokenResponse:
-        if not _may_ask(context):
-            return ExpireDelegationTokenResponse(_NOT_ALLOWED, error_message=NOT_ALLOWED)
-        asked = replace(request, requester=str(context.session.principal))
-        try:
-            # Not repeated after an unknown outcome: a token that was removed would then not be found.
-            answer, _ = await self._channel.forward(asked, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=False)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return ExpireDelegationTokenResponse(code, error_message=text)
+        # Not repeated after an unknown outcome: a token that was removed would then not be found.
+        answer = await self._changed(request, context, retry_unknown=False)
         if answer.error is ErrorCode.NONE:
             until_ms = None if request.expiry_time_period_ms < 0 else answer.expiry_timestamp_ms
             await self._visible(lambda image: _expiry_ms(image, answer.token_id) == until_ms)
@@ -126,6 +110,14 @@ class DelegationTokens:
             found += (described(record, self._key) for record in meant[begin : begin + AT_A_TIME])
             await asyncio.sleep(0)
         return DescribeDelegationTokenResponse(ErrorCode.NONE, tuple(found))
+
+    async def _changed(self, request: Change[R], context: CallContext, *, retry_unknown: bool = True) -> R:
+        if not _may_ask(context):
+            return refuse(request, _NOT_ALLOWED, NOT_ALLOWED)
+        caller = str(context.session.principal)
+        asked: Change[R] = replace(request, requester=caller)  # type: ignore[call-arg]  # each change of a token has it
+        answer, _ = await forwarded(self._channel, asked, context, retry_unknown=retry_unknown)
+        return answer
 
     async def _visible(self, shown: Callable[[MetadataImage], bool]) -> None:
         await self._view.wait_until(shown, timeout_s=VISIBLE_TIMEOUT_S)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, SETTING_VISIBLE_TIMEOUT_S, timed_out
-from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.forwarding import SETTING_VISIBLE_TIMEOUT_S, forwarded
+from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.controller.features import registered, supported_features
@@ -39,11 +39,7 @@ class Features:
         )
 
     async def update(self, request: UpdateFeaturesRequest, context: CallContext) -> UpdateFeaturesResponse:
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return UpdateFeaturesResponse(code, text)
+        answer, _ = await forwarded(self._channel, request, context)
         if answer.error is ErrorCode.NONE and not request.validate_only:
             wanted = {feature.name: feature.level for feature in request.features}
             await self._view.wait_until(

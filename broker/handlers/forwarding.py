@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.metadata_quorum.controller.refusals import refuse
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.api import (
-    AlteredResource,
     ConfigChange,
     CreatedTopic,
     CreatePartitionsRequest,
@@ -30,6 +30,7 @@ from tidelog.proto.calls.api import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
+from tidelog.proto.calls.request import Change, Response
 from tidelog.proto.transport.network import CallContext
 
 TIMEOUT_MS_MAX: Final = 60_000
@@ -42,6 +43,25 @@ SETTING_VISIBLE_TIMEOUT_S: Final = 1.0
 """The same for settings: another change of the same setting may hide this one."""
 
 
+R = TypeVar("R", bound=Response)
+
+
+async def forwarded(
+    channel: ControllerChannel,
+    request: Change[R],
+    context: CallContext,
+    *,
+    timeout_s: float = CONFIG_TIMEOUT_S,
+    retry_unknown: bool = True,
+) -> tuple[R, bool]:
+    """Return the active controller's answer, and whether an earlier try had an unknown outcome. Without a controller it
+    is a refusal, which says whether the change may have taken effect."""
+    try:
+        return await channel.forward(request, context, timeout_s=timeout_s, retry_unknown=retry_unknown)
+    except ControllerUnavailable as error:
+        return refuse(request, *timed_out(error)), False
+
+
 class Forwarding:
     """Forwards admin calls. Reports an unknown outcome as such, never as a failure."""
 
@@ -50,11 +70,7 @@ class Forwarding:
         self._view = view
 
     async def create_topics(self, request: CreateTopicsRequest, context: CallContext) -> CreateTopicsResponse:
-        try:
-            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return CreateTopicsResponse(tuple(CreatedTopic(t.name, code, text) for t in request.topics))
+        answer, unknown = await forwarded(self._channel, request, context, timeout_s=bound_s(request.timeout_ms))
         if unknown:
             answer = CreateTopicsResponse(tuple(_settle_created(topic) for topic in answer.topics))
         if not request.validate_only:
@@ -63,14 +79,7 @@ class Forwarding:
         return answer
 
     async def delete_topics(self, request: DeleteTopicsRequest, context: CallContext) -> DeleteTopicsResponse:
-        try:
-            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return DeleteTopicsResponse(
-                tuple(TopicResult(name, code, text) for name in request.names)
-                + tuple(TopicResult("", code, text, topic_id) for topic_id in request.topic_ids)
-            )
+        answer, unknown = await forwarded(self._channel, request, context, timeout_s=bound_s(request.timeout_ms))
         if unknown:
             answer = DeleteTopicsResponse(tuple(_settle_deleted(topic) for topic in answer.topics))
         gone = [topic.topic_id for topic in answer.topics if topic.error is ErrorCode.NONE]
@@ -80,11 +89,7 @@ class Forwarding:
     async def create_partitions(
         self, request: CreatePartitionsRequest, context: CallContext
     ) -> CreatePartitionsResponse:
-        try:
-            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return CreatePartitionsResponse(tuple(TopicResult(t.name, code, text) for t in request.topics))
+        answer, unknown = await forwarded(self._channel, request, context, timeout_s=bound_s(request.timeout_ms))
         if unknown:
             answer = CreatePartitionsResponse(tuple(_settle_grown(topic) for topic in answer.topics))
         if not request.validate_only:
@@ -98,13 +103,7 @@ class Forwarding:
     ) -> IncrementalAlterConfigsResponse:
         # Not repeated after an unknown outcome: "append" and "subtract" would then apply twice.
         safe = all(c.operation in ("set", "delete") for r in request.resources for c in r.changes)
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S, retry_unknown=safe)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return IncrementalAlterConfigsResponse(
-                tuple(AlteredResource(item.resource, code, text) for item in request.resources)
-            )
+        answer, _ = await forwarded(self._channel, request, context, retry_unknown=safe)
         if not request.validate_only:
             done = {item.resource for item in answer.resources if item.error is ErrorCode.NONE}
             wanted = [
@@ -122,11 +121,7 @@ class Forwarding:
     async def unregister_broker(
         self, request: UnregisterBrokerRequest, context: CallContext
     ) -> UnregisterBrokerResponse:
-        try:
-            answer, unknown = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return UnregisterBrokerResponse(code, text)
+        answer, unknown = await forwarded(self._channel, request, context)
         if unknown and answer.error is ErrorCode.BROKER_ID_NOT_REGISTERED:
             answer = UnregisterBrokerResponse(ErrorCode.NONE)  # unregistered by the first attempt, or never registered
         if answer.error is ErrorCode.NONE:

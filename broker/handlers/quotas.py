@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, SETTING_VISIBLE_TIMEOUT_S, timed_out
-from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.forwarding import SETTING_VISIBLE_TIMEOUT_S, forwarded
+from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.controller.quota_changes import canonical
-from tidelog.metadata_quorum.controller.refusals import refuse
 from tidelog.model.client_quotas import CLIENT_ID, ENTITY_TYPES, IP, USER
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.settings.listeners import plain_address
@@ -61,11 +60,7 @@ class Quotas:
         )
 
     async def alter(self, request: AlterClientQuotasRequest, context: CallContext) -> AlterClientQuotasResponse:
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            refused: AlterClientQuotasResponse = refuse(request, *timed_out(error))
-            return refused
+        answer, _ = await forwarded(self._channel, request, context)
         if not request.validate_only:
             wanted = [
                 (canonical(entry.entity), change.key, change.value)

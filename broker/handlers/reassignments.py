@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TypeVar
 
-from tidelog.broker.handlers.forwarding import SETTING_VISIBLE_TIMEOUT_S, bound_s, timed_out
+from tidelog.broker.handlers.forwarding import SETTING_VISIBLE_TIMEOUT_S, bound_s, forwarded, timed_out
 from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
@@ -51,11 +51,7 @@ class Reassignments:
     async def alter(
         self, request: AlterPartitionReassignmentsRequest, context: CallContext
     ) -> AlterPartitionReassignmentsResponse:
-        try:
-            answer, unknown = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return AlterPartitionReassignmentsResponse(code, error_message=text)
+        answer, unknown = await forwarded(self._channel, request, context, timeout_s=bound_s(request.timeout_ms))
         if unknown:
             answer = replace(answer, partitions=tuple(map(_settled, answer.partitions)))
         done = _done(answer.partitions)
@@ -72,11 +68,7 @@ class Reassignments:
             return ListPartitionReassignmentsResponse(code, error_message=text)
 
     async def elect(self, request: ElectLeadersRequest, context: CallContext) -> ElectLeadersResponse:
-        try:
-            answer, _ = await self._channel.forward(request, context, timeout_s=bound_s(request.timeout_ms))
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return ElectLeadersResponse(code, error_message=text)
+        answer, _ = await forwarded(self._channel, request, context, timeout_s=bound_s(request.timeout_ms))
 
         def is_led(found: PartitionRecord, _: PartitionResult) -> bool:
             return found.leader == found.replicas[0] if request.election == PREFERRED else found.leader != NO_NODE

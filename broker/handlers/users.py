@@ -10,8 +10,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Final
 
-from tidelog.broker.handlers.forwarding import CONFIG_TIMEOUT_S, VISIBLE_TIMEOUT_S, timed_out
-from tidelog.broker.metadata.controller_channel import ControllerChannel, ControllerUnavailable
+from tidelog.broker.handlers.forwarding import VISIBLE_TIMEOUT_S, forwarded
+from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.image.image import MetadataImage
@@ -63,11 +63,7 @@ class Users:
         if request.upsertions and not confidential(context):
             refused = (AlteredUser(name, ErrorCode.POLICY_VIOLATION, NOT_SECRET) for name in request.users)
             return AlterUserScramCredentialsResponse(ErrorCode.NONE, tuple(refused))
-        try:
-            answer, unknown = await self._channel.forward(request, context, timeout_s=CONFIG_TIMEOUT_S)
-        except ControllerUnavailable as error:
-            code, text = timed_out(error)
-            return AlterUserScramCredentialsResponse(code, error_message=text)
+        answer, unknown = await forwarded(self._channel, request, context)
         if unknown:
             answer = replace(answer, results=tuple(map(_settled, answer.results)))
         done = {result.user for result in answer.results if result.error is ErrorCode.NONE}
