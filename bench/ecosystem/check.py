@@ -10,11 +10,13 @@ from typing import Final, NamedTuple
 
 from tidelog import Consumer, TopicPartition
 from tidelog.cli.local.watch import wait_until
+from tidelog.client.config.security import SecuritySettings
 from tidelog.client.record import ConsumerRecord
 
 RUN_TIMEOUT_S: Final = 300.0
 WAIT_S: Final = 120.0
 STOPS_S: Final = 30.0
+NOT_SECURED: Final[SecuritySettings] = {}
 
 
 class Check(NamedTuple):
@@ -66,9 +68,21 @@ def started(
             process.wait()
 
 
-def records(bootstrap: str, topic: str, **settings: str) -> list[ConsumerRecord]:
-    """Return every committed record of a topic, by partition and offset. ``settings``: of security."""
-    with Consumer(bootstrap, isolation_level="read_committed", **settings) as consumer:
+def until(what: str, condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+    """Wait until the condition holds. Raises :class:`Differs` if the process ends meanwhile, ``WatchFailed`` in the
+    end."""
+
+    def holds() -> bool:
+        if process is not None and process.poll() is not None:
+            raise Differs(f"expected {what}, but the program ended with {process.returncode}")
+        return condition()
+
+    wait_until(what, holds, WAIT_S)
+
+
+def records(bootstrap: str, topic: str, security: SecuritySettings = NOT_SECURED) -> list[ConsumerRecord]:
+    """Return every committed record of a topic, by partition and offset."""
+    with Consumer(bootstrap, isolation_level="read_committed", **security) as consumer:
         places = [TopicPartition(topic, found.partition) for found in consumer.partitions_for(topic)]
         ends = consumer.end_offsets(places)
         consumer.assign(places)

@@ -7,12 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from tidelog.bench.kafka_side import kafka
 
+JAVA: Final = "install Java 17 or later"
+SMALL_JVM: Final = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+"""For short work on a machine that does much else."""
 INSTALL_TIMEOUT_S: Final = 900.0
 PROGRAMS: Final = Path(__file__).with_name("programs")
 
@@ -49,11 +52,16 @@ def go_program(folder: str) -> Path:
 def jars(name: str, *coordinates: tuple[str, str, str], alone: bool = False) -> list[Path]:
     """Let Maven bring these artifacts and, unless ``alone``, what they need; return the jars. Raises
     :class:`Missing`."""
-    program("java", "install Java 17 or later")
+    program("java", JAVA)
     try:
         return kafka.jars(_room(name, *map(":".join, coordinates)), coordinates, alone=alone)
     except kafka.KafkaMissing as missing:
         raise Missing(str(missing)) from None
+
+
+def java(classes: Iterable[Path]) -> list[str]:
+    """Return the command that runs a Java program with these jars."""
+    return [program("java", JAVA), *SMALL_JVM, "-cp", os.pathsep.join(map(str, classes))]
 
 
 def python_with(name: str, *requirements: str) -> str:

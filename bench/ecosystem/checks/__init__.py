@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tidelog.bench.ecosystem.checks import franz_go, spark_token
+from tidelog.bench.ecosystem.checks import connect, franz_go, mirrormaker, spark_token, streams
 
-CHECKS = (franz_go.CHECK, spark_token.CHECK)
+CHECKS = (connect.CHECK, franz_go.CHECK, mirrormaker.CHECK, spark_token.CHECK, streams.CHECK)

@@ -26,7 +26,7 @@ def _run(root: Path) -> str:
             expect(mechanism, wanted, seen)
         texts = sorted(f"{PREFIX} {mechanism} {number}" for mechanism in MECHANISMS for number in range(RECORDS))
         for topic in ("input", "output"):
-            there = records(found.cluster.bootstrap, f"{PREFIX}-{topic}", **found.cluster.client_settings(ALICE))
+            there = records(found.cluster.bootstrap, f"{PREFIX}-{topic}", found.cluster.client_settings(ALICE))
             expect(f"values in {topic}", texts, sorted((record.value or b"").decode() for record in there))
         for user, secret, refusal in (
             (MALLORY, None, "TOPIC_AUTHORIZATION_FAILED"),

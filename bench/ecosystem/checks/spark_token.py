@@ -52,7 +52,7 @@ def _run(root: Path) -> str:
         expect("the job", {"read": ROWS, "active": False}, seen)
         texts = sorted(f"row {number}" for number in range(ROWS))
         for topic in _TOPICS.values():
-            there = records(found.cluster.bootstrap, topic, **found.cluster.client_settings(ALICE))
+            there = records(found.cluster.bootstrap, topic, found.cluster.client_settings(ALICE))
             expect(f"values in {topic}", texts, sorted((record.value or b"").decode() for record in there))
         hmac = base64.b64decode(full["hmac"])
         secrets = [found.passwords[ALICE].encode(), full["hmac"].encode(), hmac, hmac.hex().encode()]

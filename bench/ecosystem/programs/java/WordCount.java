@@ -1,0 +1,48 @@
+import java.util.Arrays;
+import java.util.Properties;
+import java.util.concurrent.CountDownLatch;
+import org.apache.kafka.common.serialization.Serdes;
+import org.apache.kafka.streams.KafkaStreams;
+import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.StreamsConfig;
+import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.Materialized;
+import org.apache.kafka.streams.kstream.Produced;
+
+/** Counts words: a repartition topic, a state store with its changelog and a standby, exactly_once_v2. */
+public class WordCount {
+    public static void main(String[] given) throws Exception {
+        Properties settings = new Properties();
+        settings.put(StreamsConfig.APPLICATION_ID_CONFIG, "word-count");
+        settings.put(StreamsConfig.BOOTSTRAP_SERVERS_CONFIG, given[0]);
+        settings.put(StreamsConfig.STATE_DIR_CONFIG, given[1]);
+        settings.put(StreamsConfig.PROCESSING_GUARANTEE_CONFIG, StreamsConfig.EXACTLY_ONCE_V2);
+        settings.put(StreamsConfig.REPLICATION_FACTOR_CONFIG, 3);
+        settings.put(StreamsConfig.NUM_STANDBY_REPLICAS_CONFIG, 1);
+        settings.put(StreamsConfig.STATESTORE_CACHE_MAX_BYTES_CONFIG, 0); // each update is written
+        settings.put(StreamsConfig.DEFAULT_KEY_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
+        settings.put(StreamsConfig.DEFAULT_VALUE_SERDE_CLASS_CONFIG, Serdes.StringSerde.class);
+        settings.put(StreamsConfig.consumerPrefix("auto.offset.reset"), "earliest");
+        settings.put(StreamsConfig.consumerPrefix("session.timeout.ms"), 6_000);
+        settings.put(StreamsConfig.consumerPrefix("heartbeat.interval.ms"), 1_500);
+        settings.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 10_000);
+
+        StreamsBuilder builder = new StreamsBuilder();
+        builder.<String, String>stream("lines")
+            .flatMapValues(line -> Arrays.asList(line.split(" ")))
+            .groupBy((key, word) -> word, Grouped.as("words"))
+            .count(Materialized.as("counts"))
+            .toStream()
+            .to("counts", Produced.with(Serdes.String(), Serdes.Long()));
+
+        KafkaStreams streams = new KafkaStreams(builder.build(), settings);
+        CountDownLatch ended = new CountDownLatch(1);
+        streams.setStateListener((now, before) -> System.out.println("state " + now));
+        Runtime.getRuntime().addShutdownHook(new Thread(() -> {
+            streams.close();
+            ended.countDown();
+        }));
+        streams.start();
+        ended.await();
+    }
+}
