@@ -9,7 +9,7 @@ from tidelog.proto.records.batches import patch_batch
 from tidelog.proto.records.encoder import encode_values
 from tidelog.replication.partition.partition import Fetched
 
-from .conftest import MakeRig, Rig
+from .rig import MakeRig, Rig
 
 
 def gapped(r: Rig) -> None:

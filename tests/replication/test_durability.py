@@ -12,7 +12,8 @@ from tidelog.model.ids import DirectoryId, NodeId, Offset
 from tidelog.proto.calls.api import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from tidelog.storage.disk.files import SystemFile, SystemFiles
 
-from .conftest import Cluster, MakeCluster, in_virtual_time
+from .managers import Cluster, MakeCluster
+from .virtual_time import in_virtual_time
 
 
 class Gate:

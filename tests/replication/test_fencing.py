@@ -10,7 +10,7 @@ from tidelog.proto.records.encoder import encode_values
 from tidelog.replication.partition.partition import Fetched
 from tidelog.replication.serving.lookups import find_offset
 
-from .conftest import MakeRig
+from .rig import MakeRig
 
 
 def test_zombie_leader_is_refused_by_its_followers_and_commits_nothing(rig: MakeRig) -> None:

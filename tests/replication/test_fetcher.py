@@ -22,7 +22,8 @@ from tidelog.proto.transport.frames import (
 )
 from tidelog.proto.transport.network import Connection, ConnectionLost, Frame, StreamKind
 
-from .conftest import Cluster, MakeCluster, in_virtual_time, until
+from .managers import Cluster, MakeCluster, until
+from .virtual_time import in_virtual_time
 
 
 class Leader:

@@ -9,7 +9,7 @@ from tidelog.replication.partition.partition import RoleChange
 from tidelog.replication.serving.lookups import find_epoch_end, find_offset
 from tidelog.storage.producers.append_checks import LogAppend
 
-from .conftest import MakeRig
+from .rig import MakeRig
 
 
 def refused(outcome: object, code: ErrorCode) -> bool:

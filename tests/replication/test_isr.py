@@ -9,7 +9,7 @@ from tidelog.model.ids import BrokerEpoch, NodeId, PartitionEpoch
 from tidelog.proto.calls.controller_api import IsrMember
 from tidelog.replication.partition.isr import REFUSALS_AFTER_UNKNOWN, IsrState
 
-from .conftest import MakeRig
+from .rig import MakeRig
 
 LAG_MS = 30_000
 

@@ -23,7 +23,9 @@ from tidelog.proto.transport.frames import ProducePartition, ProduceRequest
 from tidelog.proto.transport.network import CallTimeout, ConnectionLost
 from tidelog.replication.serving.producing import BATCHES_MAX
 
-from .conftest import TOPIC_ID, Cluster, MakeCluster, ProducerFields, in_virtual_time, until
+from .managers import Cluster, MakeCluster, until
+from .rig import TOPIC_ID, ProducerFields
+from .virtual_time import in_virtual_time
 
 
 def numbered(base_sequence: int) -> ProducerFields:

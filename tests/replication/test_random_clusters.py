@@ -22,7 +22,9 @@ from tidelog.proto.calls.controller_api import AlterPartitionItem
 from tidelog.replication.partition.partition import Partition
 from tidelog.replication.partition.partition_state import PartitionState
 
-from .conftest import Cluster, MakeCluster, StateFields, in_virtual_time, until
+from .managers import Cluster, MakeCluster, until
+from .rig import StateFields
+from .virtual_time import in_virtual_time
 
 SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15")) // 5
 PARTITIONS = 3

@@ -20,7 +20,7 @@ from tidelog.model.ids import LeaderEpoch, NodeId, PartitionEpoch
 from tidelog.replication.partition.isr import IsrProposal
 from tidelog.replication.partition.partition import Fetched
 
-from .conftest import MakeRig, Rig, StateFields
+from .rig import MakeRig, Rig, StateFields
 
 SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15"))
 STEPS = 250

@@ -17,7 +17,9 @@ from tidelog.replication.serving import consumer_fetch, standing
 from tidelog.replication.serving.consumer_fetch import ConsumerFetch
 from tidelog.replication.serving.standing import Standing, Watched
 
-from .conftest import LAG_MS, TOPIC_ID, Broker, Cluster, MakeCluster, in_virtual_time, until
+from .managers import Broker, Cluster, MakeCluster, until
+from .rig import LAG_MS, TOPIC_ID
+from .virtual_time import in_virtual_time
 
 
 @pytest.fixture(autouse=True)

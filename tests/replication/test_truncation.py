@@ -10,7 +10,7 @@ from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, Offset
 from tidelog.replication.partition.partition import Fetched
 
-from .conftest import MakeRig
+from .rig import MakeRig
 
 
 def test_kip101_scenario_1_a_follower_that_restarts_does_not_lose_what_it_acknowledged(rig: MakeRig) -> None:

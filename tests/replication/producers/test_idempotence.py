@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.replication.conftest import MakeRig, ProducerFields
+from tests.replication.rig import MakeRig, ProducerFields
 from tidelog.model.errors import ErrorCode, Refusal
 
 

@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from tests.replication.conftest import Cluster, MakeCluster, in_virtual_time
+from tests.replication.managers import Cluster, MakeCluster
+from tests.replication.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
 from tidelog.proto.records.batches import split_batches

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.replication.conftest import Cluster, MakeCluster, in_virtual_time
+from tests.replication.managers import Cluster, MakeCluster
+from tests.replication.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.settings.config_def import LONG_MAX
