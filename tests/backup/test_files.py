@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -123,6 +124,30 @@ def test_a_file_is_read_from_any_batch_on(steps: list[tuple[str, int, int]], siz
             for batch in split_batches(piece.batches)
         ]
         assert found == [batch.base_offset for batch in batches if batch.base_offset >= start]
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say what its cache holds")
+def test_what_was_read_does_not_stay_in_the_systems_cache(tmp_path: Path) -> None:
+    """A restore writes as much as it reads; cached pages of the backup would only be in the way."""
+    path = tmp_path / "f"
+    path.write_bytes(bytes(3 * place.READ_BYTES))
+
+    def is_cached() -> bool:
+        with path.open("rb", buffering=0) as file:
+            try:
+                return os.preadv(file.fileno(), (bytearray(1),), place.READ_BYTES, os.RWF_NOWAIT) > 0
+            except BlockingIOError:
+                return False
+
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if is_cached():
+        pytest.skip("this file system keeps every page; another one for the tests' files brings this back")
+    path.read_bytes()
+    assert is_cached()
+    assert sum(map(len, Directory(tmp_path).read("f"))) == 3 * place.READ_BYTES
+    assert not is_cached()
 
 
 def test_a_place_within_a_batch_is_refused(tmp_path: Path) -> None:

@@ -284,6 +284,20 @@ def test_wakeup_ends_a_poll_in_another_thread(cluster: Cluster, topic: str, in_g
         consumer.poll()
 
 
+def test_more_than_a_mebibyte_may_be_waited_for(cluster: Cluster, topic: str) -> None:
+    value = bytes(900_000)
+    settings: Any = {"fetch_min_bytes": 2 << 20, "fetch_max_wait_ms": 60_000, "max_partition_fetch_bytes": 8 << 20}
+    with cluster.producer(max_request_size=2_000_000, compression_type="none") as producer:
+        for _ in range(2):
+            producer.send(topic, value, partition=0).result(20)
+        with cluster.consumer(auto_offset_reset="earliest", **settings) as consumer:
+            consumer.assign(parts(topic)[:1])
+            assert consumer.position(parts(topic)[0]) == 0
+            assert not consumer.poll(0.3), "1.7 MiB are not enough"
+            producer.send(topic, value, partition=0).result(20)
+            assert len(consumer.poll(30)) == 3
+
+
 def test_interceptors_learn_of_commits_and_the_end_in_the_users_thread(cluster: Cluster, topic: str) -> None:
     told: list[tuple[str, int]] = []
 
