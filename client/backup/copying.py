@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from tidelog.client.backup.manifest import BackupError, Damaged, PartitionPart
 from tidelog.client.backup.place import Place, key_of
 from tidelog.model.ids import Offset, TopicPartition
-from tidelog.proto.records.batches import Batch, CorruptBatch, patch_batch, split_batches
+from tidelog.proto.records.batches import SIGNED_FROM, Batch, CorruptBatch, patch_batch, split_batches
 from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
 from tidelog.proto.records.spans import gap_batch
 
@@ -72,6 +72,7 @@ class PartitionFile:
         self.size = 0
         self.transactions = OpenTransactions()
         self._digest = hashlib.sha256()
+        self._headers = hashlib.sha256()
         self._batches = 0
         self._place.begin(self._key)
 
@@ -100,9 +101,10 @@ class PartitionFile:
         self._write([memoryview(batch) for batch in last])
         self._place.finish(self._key)
         found = examine(self._place, self._key)
-        if (found.size, found.batches, found.sha256) != (self.size, self._batches, self._digest.hexdigest()):
+        hashes = (self._digest.hexdigest(), self._headers.hexdigest())
+        if (found.size, found.batches, found.sha256, found.headers_sha256) != (self.size, self._batches, *hashes):
             raise BackupError(f"{self._place}/{self._key}: expected what was written, {self.size} bytes, found {found}")
-        return PartitionPart(self.at.partition, self.start, found.end, found.batches, found.size, found.sha256)
+        return PartitionPart(self.at.partition, self.start, found.end, found.batches, found.size, *hashes)
 
     def drop(self) -> None:
         """Discard the file, because the topic is gone."""
@@ -112,6 +114,7 @@ class PartitionFile:
         self._place.append(self._key, batches)
         for batch in batches:
             self._digest.update(batch)
+            self._headers.update(batch[:SIGNED_FROM])
         written = sum(map(len, batches))
         self.size += written
         self._batches += len(batches)
@@ -127,23 +130,31 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What a partition's file contains. ``end`` is 0 if it is empty."""
+    """What a partition's file contains. ``end`` is 0 if it is empty; ``sha256`` is "" if only the headers were
+    hashed."""
 
     end: int
     batches: int
     size: int
     sha256: str
+    headers_sha256: str
     undecided: int
 
 
 class Examination:
-    """Reads a file once, from its first byte to its last, and checks every batch on the way."""
+    """Reads a file once, from its first byte to its last, and checks every batch on the way.
 
-    def __init__(self, place: Place, key: str) -> None:
+    A batch's CRC covers all but its first bytes, so all CRCs and a hash of these bytes cover the file. A hash of
+    everything takes as long as all else that a restore does with a byte before it is sent.
+    """
+
+    def __init__(self, place: Place, key: str, *, only_headers: bool = False) -> None:
+        """``only_headers``: hash no more than that."""
         self._place = place
         self._key = key
         self._where = f"{place}/{key}"
-        self._digest = hashlib.sha256()
+        self._digest = None if only_headers else hashlib.sha256()
+        self._headers = hashlib.sha256()
         self._transactions = OpenTransactions()
         self._end = Offset(0)
         self._batches = self._size = 0
@@ -158,12 +169,14 @@ class Examination:
             data = memoryview(b"".join((rest, read)) if rest else read)
             batches = self._split(data, allow_partial_tail=True)
             whole = sum(batch.size for batch in batches)
-            self._digest.update(data[:whole])
+            if self._digest is not None:
+                self._digest.update(data[:whole])
             self._size += whole
             passed = 0
             for batch in batches:
                 if not batch.crc_ok() or batch.base_offset < self._end or batch.last_offset_delta < 0:
                     raise self._fault(f"expected batches in order that match their CRCs, found {batch!r}")
+                self._headers.update(batch.view[:SIGNED_FROM])
                 self._transactions.take(batch)
                 self._end = batch.next_offset
                 if batch.base_offset < start:
@@ -181,7 +194,8 @@ class Examination:
     def found(self) -> Examined:
         """Return what was in the file, once all pieces were taken."""
         undecided = len(self._transactions.open)
-        return Examined(self._end, self._batches, self._size, self._digest.hexdigest(), undecided)
+        digest = "" if self._digest is None else self._digest.hexdigest()
+        return Examined(self._end, self._batches, self._size, digest, self._headers.hexdigest(), undecided)
 
     def _split(self, data: memoryview, *, allow_partial_tail: bool = False) -> list[Batch]:
         try:

@@ -15,7 +15,9 @@ from typing import Any, Final
 
 from tidelog.model.names import topic_name_fault
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+OLDEST: Final = 1
+"""The earliest format that can be restored; it has no ``headers_sha256``."""
 NAME: Final = "manifest.json"
 _CHECKSUM: Final = "sha256"
 
@@ -30,7 +32,8 @@ class Damaged(BackupError):
 
 @dataclass(frozen=True, slots=True)
 class PartitionPart:
-    """A partition's file: the offsets from ``start`` to before ``end``, in ``size`` bytes."""
+    """A partition's file: the offsets from ``start`` to before ``end``, in ``size`` bytes. ``headers_sha256``: of what
+    the batches' CRCs do not cover, and of these CRCs; "" if unknown."""
 
     partition: int
     start: int
@@ -38,6 +41,7 @@ class PartitionPart:
     batches: int
     size: int
     sha256: str
+    headers_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +120,10 @@ class Manifest:
             version = content.pop("format")
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError) as error:
             raise BackupError(f"expected a backup's manifest, found damage: {error!r}") from None
-        if version != FORMAT:
+        if version not in range(OLDEST, FORMAT + 1):
             raise BackupError(
-                f"expected a backup of format {FORMAT}, found format {version!r}: use the release that made it, or a "
-                "later one"
+                f"expected a backup of format {FORMAT} at most, found format {version!r}: use the release that made "
+                "it, or a later one"
             )
         if found != _checksum({"format": version, **content}):
             raise BackupError("expected a manifest that matches its own checksum, found damage: use another copy")

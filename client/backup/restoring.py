@@ -230,7 +230,7 @@ class BackupRestorer(AsyncAdmin):
     async def _fill_one(self, place: Place, topic: TopicPart, part: PartitionPart, pace: Pace) -> None:
         at = TopicPartition(topic.name, part.partition)
         end: int = (await self.list_offsets({at: OffsetSpec.latest()}))[at].offset
-        examination = Examination(place, key_of(*at))
+        examination = Examination(place, key_of(*at), only_headers=bool(part.headers_sha256))
         read = examination.pieces(end)
 
         coming = asyncio.create_task(asyncio.to_thread(next, read, None))

@@ -60,8 +60,10 @@ def fault_of(where: str, found: Examined, part: PartitionPart) -> str:
     """Return how a file that was read differs from the manifest, or "". Pure."""
     if found.size != part.size:
         return f"{where}: expected {part.size} bytes, found {found.size}"
-    if found.sha256 != part.sha256:
+    if found.sha256 and found.sha256 != part.sha256:
         return f"{where}: expected SHA-256 {part.sha256}, found {found.sha256}"
+    if found.headers_sha256 != part.headers_sha256 and (part.headers_sha256 or not found.sha256):
+        return f"{where}: expected SHA-256 {part.headers_sha256} of all headers, found {found.headers_sha256}"
     if (found.end, found.batches, found.undecided) != (part.end, part.batches, 0):
         return f"{where}: expected {part}, found {found}"
     return ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,13 +20,14 @@ from tidelog.client.backup.manifest import (
     NAME,
     BackupError,
     CommittedPart,
+    Damaged,
     LedgerPart,
     Manifest,
     QuotaPart,
     TopicPart,
 )
 from tidelog.client.backup.place import Directory, key_of, read_manifest
-from tidelog.client.backup.verifying import verify
+from tidelog.client.backup.verifying import fault_of, verify
 from tidelog.model.ids import LeaderEpoch, NodeId, TopicPartition
 from tidelog.proto.calls.backup_api import HeldPartition
 from tidelog.proto.records.batches import Batch, patch_batch, split_batches
@@ -214,6 +217,42 @@ def test_any_flipped_byte_is_found(whole: Path) -> None:
     verify(Directory(whole))
 
 
+def test_crcs_and_a_hash_of_the_headers_find_any_flipped_byte(whole: Path) -> None:
+    """A restore hashes no more than that."""
+    (part,) = read_manifest(Directory(whole)).topics[0].partitions
+    path = whole / key_of(*AT)
+    sound = path.read_bytes()
+
+    def fault() -> str:
+        examination = Examination(Directory(whole), key_of(*AT), only_headers=True)
+        try:
+            for _ in examination.pieces():
+                pass
+        except Damaged as error:
+            return str(error)
+        return fault_of("it", examination.found(), part)
+
+    assert fault() == ""
+    for position in range(len(sound)):
+        path.write_bytes(sound[:position] + bytes((sound[position] ^ 0x04,)) + sound[position + 1 :])
+        assert fault(), f"byte {position}"
+
+
+def test_a_backup_of_an_earlier_release_has_hashes_of_whole_files(whole: Path) -> None:
+    found = read_manifest(Directory(whole))
+    content = json.loads((whole / NAME).read_text())
+    del content["sha256"], content["topics"][0]["partitions"][0]["headers_sha256"]
+    content["format"] = 1
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    (whole / NAME).write_text(json.dumps({**content, "sha256": digest}))
+    (part,) = verify(Directory(whole)).topics[0].partitions
+    assert part == replace(found.topics[0].partitions[0], headers_sha256="")
+    assert fault_of("it", examine(Directory(whole), key_of(*AT)), part) == ""
+    headers = Examination(Directory(whole), key_of(*AT), only_headers=True)
+    assert len(list(headers.pieces())) == 1
+    assert "of all headers" in fault_of("it", headers.found(), part), "nothing to compare these with"
+
+
 def _same(one: bytes | bytearray, other: bytes) -> bool:
     """White space between JSON's words means nothing."""
     try:
@@ -244,8 +283,8 @@ def test_without_a_manifest_it_is_no_backup(whole: Path) -> None:
 
 def test_another_format_is_refused_by_its_number(whole: Path) -> None:
     content = json.loads((whole / NAME).read_text())
-    (whole / NAME).write_text(json.dumps({**content, "format": 2}))
-    with pytest.raises(BackupError, match="expected a backup of format 1, found format 2: use the release"):
+    (whole / NAME).write_text(json.dumps({**content, "format": 3}))
+    with pytest.raises(BackupError, match="expected a backup of format 2 at most, found format 3: use the release"):
         verify(Directory(whole))
 
 

@@ -320,6 +320,13 @@ BOUNDS = (
         "links/test_promoted.py::test_a_leader_takes_a_links_records_right_at_its_logs_end",
     ),
     bound(
+        "a-restore-compares-no-headers",
+        "client.backup.verifying",
+        "    if found.headers_sha256 != part.headers_sha256 and",
+        "    if False and",
+        "backup/test_files.py::test_crcs_and_a_hash_of_the_headers_find_any_flipped_byte",
+    ),
+    bound(
         "imported-records-keep-foreign-epochs",
         "replication.partition.partition",
         "takes_gaps=True, leader_epoch=leading.epoch)",
