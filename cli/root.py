@@ -43,6 +43,7 @@ _COMMANDS: Final = {
     "users": ("access.users:users", "List users with passwords; set and delete passwords."),
     "login": ("access.login:login", "Try a password at a cluster, and keep it in the cluster's profile."),
     "tokens": ("access.tokens:tokens", "Create, renew, expire and list delegation tokens."),
+    "connections": ("access.connections:connections", "List the connections to brokers; close them."),
     "configs": ("administration.configs:configs", "Show and change settings of topics, groups and brokers."),
     "client-metrics": (
         "administration.client_metrics:client_metrics",

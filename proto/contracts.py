@@ -36,6 +36,7 @@ from tidelog.proto.calls import (
     api,
     audit_api,
     backup_api,
+    connection_api,
     consumer_group_api,
     controller_api,
     delegation_token_api,
@@ -121,7 +122,17 @@ class Contract:
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
     "api": Contract(
-        (api, acl_api, quota_api, user_api, delegation_token_api, audit_api, backup_api, controller_api),
+        (
+            api,
+            acl_api,
+            quota_api,
+            user_api,
+            delegation_token_api,
+            audit_api,
+            backup_api,
+            controller_api,
+            connection_api,
+        ),
         ("forwarded", "groups", "reassignments", "sinks", "transactions"),
     ),
     "forwarded": Contract((forwarded,)),

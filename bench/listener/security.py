@@ -11,7 +11,6 @@ from __future__ import annotations
 import resource
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,12 +24,10 @@ from tidelog.bench.listener import librdkafka
 from tidelog.bench.listener.kafka import IN_FLIGHT, MIB, PRODUCER, ask
 from tidelog.cli.local.cluster import LocalCluster, LocalNode
 from tidelog.cli.local.process import use_of
-from tidelog.client.links.kafka_connection import SASL_HANDSHAKE
 from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.messages import request_frame
 from tidelog.security.authority import Authority
-from tidelog.security.scram import ScramClient, ScramMechanism
-from tidelog.testing.kafka_requests import fetch_request, produce_request
+from tidelog.testing.kafka_requests import fetch_request, log_in, produce_request
 
 IDLE_CONNECTIONS: Final = 3_000
 RECORDS: Final = 400_000
@@ -48,11 +45,9 @@ GREETING: Final = request_frame(API_VERSIONS, 0, 1, {})
 _TIMEOUT_S: Final = 120.0
 _SETTLE_S: Final = 3.0
 _DAYS: Final = 7
-_LENGTH: Final = struct.Struct(">i")
 _TOPIC: Final = "bench"
 _USER: Final = "alice"
 _PASSWORD: Final = "of no use"
-_MECHANISM: Final = ScramMechanism.SCRAM_SHA_512
 
 
 def idle_connections(root: Path) -> Mapping[str, float]:
@@ -139,7 +134,7 @@ class _Node:
         plain = socket.create_connection(("127.0.0.1", self.ports[listener]), _TIMEOUT_S)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if listener == LOGIN:
-            _log_in(plain)
+            log_in(plain, _USER, _PASSWORD)
         if listener in (PLAIN, LOGIN):
             return plain
         context = ssl.create_default_context(cafile=str(self.certificates / "ca.pem"))
@@ -153,7 +148,7 @@ class _Node:
         if listener == TLS:
             settings |= {"security.protocol": "ssl", "ssl.ca.location": str(self.certificates / "ca.pem")}
         elif listener == LOGIN:
-            settings |= {"security.protocol": "sasl_plaintext", "sasl.mechanism": _MECHANISM.sasl_name}
+            settings |= {"security.protocol": "sasl_plaintext", "sasl.mechanism": "SCRAM-SHA-512"}
             settings |= {"sasl.username": _USER, "sasl.password": _PASSWORD}
         client = clients.enter_context(librdkafka.producer(settings))
 
@@ -176,17 +171,6 @@ class _Node:
         if not 0.9 * MIB < got / FETCHES < 1.1 * MIB:
             raise RuntimeError(f"expected answers of 1 MiB, found {got / FETCHES:,.0f} bytes")
         return FETCHES / (time.monotonic() - began_s), self.cpu_s() - before_s
-
-
-def _log_in(plain: socket.socket) -> None:
-    client = ScramClient(_MECHANISM, _USER, _PASSWORD, "nonce")
-    plain.sendall(request_frame(SASL_HANDSHAKE, 0, 1, {"mechanism": client.name}))
-    token: bytes | None = client.first()
-    with plain.makefile("rb") as answers:
-        answers.read(_LENGTH.unpack(answers.read(_LENGTH.size))[0])
-        while token is not None:  # after version 0 of the handshake, tokens come and go bare
-            plain.sendall(_LENGTH.pack(len(token)) + token)
-            token = client.step(answers.read(_LENGTH.unpack(answers.read(_LENGTH.size))[0]))
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from tidelog.proto.calls.api import (
     UpdateFeaturesRequest,
 )
 from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest, HoldTransactionsRequest, ImportRecordsRequest
+from tidelog.proto.calls.connection_api import CloseConnectionsRequest
 from tidelog.proto.calls.delegation_token_api import (
     CreateDelegationTokenRequest,
     ExpireDelegationTokenRequest,
@@ -220,6 +221,11 @@ CHANGES: Final[dict[type[Request[Any]], Says]] = {
     IncrementalAlterConfigsRequest: _each("resources", "resources", _settings),
     UpdateFeaturesRequest: _each("features", "", lambda item, _: Touched("feature", item.name, f"level {item.level}")),
     UnregisterBrokerRequest: _one(lambda request: Touched("broker", str(request.node_id), "unregister")),
+    CloseConnectionsRequest: _one(
+        lambda request: Touched(
+            "connection", request.principal or "*", f"close those from {request.host or '*'}:{request.port or '*'}"
+        )
+    ),
     AlterReplicaLogDirsRequest: _each("replicas", "replicas", _partition("move to a log directory")),
     AlterPartitionReassignmentsRequest: _each("partitions", "partitions", _placed),
     ElectLeadersRequest: _elected,

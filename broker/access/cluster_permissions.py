@@ -44,6 +44,7 @@ from tidelog.proto.calls.backup_api import (
     HoldTransactionsRequest,
     ImportRecordsRequest,
 )
+from tidelog.proto.calls.connection_api import CloseConnectionsRequest, DescribeConnectionsRequest
 from tidelog.proto.calls.delegation_token_api import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
@@ -133,6 +134,8 @@ CLUSTER: Final[dict[type[Request[Any]], Rule]] = {
     UpdateFeaturesRequest: on_cluster(ALTER),
     UnregisterBrokerRequest: on_cluster(ALTER),
     DescribeLogDirsRequest: on_cluster(DESCRIBE, lambda _, error, text: DescribeLogDirsResponse((), error, text)),
+    DescribeConnectionsRequest: on_cluster(DESCRIBE),
+    CloseConnectionsRequest: on_cluster(ALTER),
     AlterReplicaLogDirsRequest: on_cluster(ALTER, lambda _, error, text: AlterReplicaLogDirsResponse((), error, text)),
     AlterPartitionReassignmentsRequest: on_cluster(ALTER),
     ListPartitionReassignmentsRequest: on_cluster(DESCRIBE),

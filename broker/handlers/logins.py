@@ -92,6 +92,12 @@ class TokenLogins:
             self._exchanges.popitem(last=False)
         return SaslAuthenticateResponse(ErrorCode.NONE, found.token, exchange)
 
+    def forget(self, principal: str, host: str) -> None:
+        """Forget the logins of a principal ("": any) from a host ("": any): their next requests need another."""
+        for token, (found, _, at) in list(self._sessions.items()):
+            if principal in ("", str(found.session.principal)) and host in ("", at):
+                del self._sessions[token]
+
     def _session(self, listener: str, token: str, host: str) -> Session | None:
         known = self._sessions.get(token)
         if known is None:

@@ -29,6 +29,7 @@ from tidelog.broker.kafka.wire.slots import Slot
 from tidelog.broker.kafka.wire.tls_socket import AnySocket, TlsSocket
 from tidelog.proto.kafka import produce_codec
 from tidelog.proto.kafka.wire import BadMessage
+from tidelog.proto.transport.network import CallContext
 from tidelog.security.session import UNSECURED, Session
 
 REQUESTS_A_TURN: Final = 32
@@ -67,6 +68,9 @@ class KafkaConnection:
         "_slots",
         "_sock",
         "_writing",
+        "bytes_in",
+        "bytes_out",
+        "opened_s",
         "progress_s",
     )
 
@@ -114,8 +118,9 @@ class KafkaConnection:
         self._go_on_due = False
         self._open = True
         self._linger: asyncio.TimerHandle | None = None
-        self.progress_s = self._loop.time()
-        """When bytes last moved."""
+        self.opened_s = self.progress_s = self._loop.time()
+        """When it was accepted, and when bytes last moved."""
+        self.bytes_in = self.bytes_out = 0
 
     # --- Life ---------------------------------------------------------------------------------------
 
@@ -219,6 +224,25 @@ class KafkaConnection:
         """Handle that the peer is gone."""
         self.abort()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are still served; the socket may stay a moment longer."""
+        return self._open
+
+    @property
+    def caller(self) -> CallContext:
+        return self._requests.caller
+
+    @property
+    def software(self) -> str:
+        return self._requests.software
+
+    def dismiss(self, why: str) -> None:
+        """Close so that the peer sees an end; see :class:`tidelog.proto.transport.network.Peer`."""
+        if self._open:
+            self._host.notice(self._peer, why)
+            self._part()
+
     # --- Reading ------------------------------------------------------------------------------------
 
     def _read_on(self) -> None:
@@ -257,6 +281,7 @@ class KafkaConnection:
             return
         self.progress_s = self._loop.time()
         self._host.traffic.bytes_in += count
+        self.bytes_in += count
         self._work()
         if self._reading:
             self._read_pending()
@@ -515,6 +540,7 @@ class KafkaConnection:
         traffic = self._host.traffic
         traffic.bytes_out += sent
         traffic.bytes_from_files += from_files
+        self.bytes_out += sent
         if sent:
             self.progress_s = self._loop.time()
         if self._outgoing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -38,7 +39,7 @@ _EXEMPT: Final = frozenset((27,))
 class KafkaRequests:
     """See the module."""
 
-    __slots__ = ("_context", "_host", "_mute", "_number", "_peer", "_software")
+    __slots__ = ("_client_id", "_context", "_host", "_mute", "_number", "_peer", "_software")
 
     def __init__(self, host: Host, number: int, peer: str, session: Session, mute: Callable[[int], None]) -> None:
         """``mute`` begins no further request for so many milliseconds."""
@@ -47,11 +48,21 @@ class KafkaRequests:
         self._peer = peer
         self._mute = mute
         self._software = "", ""
+        self._client_id = ""
         self.of(session)
 
     def of(self, session: Session) -> None:
         """Whose requests come from now on."""
         self._context = CallContext(self._host.listener, self._peer, session)
+
+    @property
+    def caller(self) -> CallContext:
+        """Who asks, with the client id of the last request that is neither Produce nor Fetch."""
+        return dataclasses.replace(self._context, client_id=self._client_id)
+
+    @property
+    def software(self) -> str:
+        return " ".join(filter(None, self._software))
 
     def begin(self, frame: memoryview) -> Pieces | Pending | Call:
         """What a request is answered, now or soon, or the call that has to be made. Raises ``BadMessage`` or
@@ -81,6 +92,7 @@ class KafkaRequests:
         return self._call(header, frame)
 
     def versions(self, header: RequestHeader, body: memoryview) -> bytes:
+        self._client_id = header.client_id
         return self._host.api_versions.answer(header, body, self._told)
 
     def _told(self, software: str, version: str) -> None:
@@ -99,6 +111,7 @@ class KafkaRequests:
             most = host.limits.call_bytes_max
             raise BadMessage(f"expected a request of API {key} of at most {most} bytes, found {len(frame)}")
         request = decode_request(key, version, frame[header.end :])
+        self._client_id = header.client_id
         caller = self._context
         context = KafkaContext(
             host.listener,

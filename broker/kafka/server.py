@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 from tidelog.broker.access.access import TLS
@@ -269,6 +270,10 @@ class KafkaListener:
         self._services.quotas.give(host)
         self.traffic.connections -= 1
         self.traffic.closed += 1
+
+    def peers(self) -> Sequence[KafkaConnection]:
+        """See :class:`tidelog.proto.transport.network.ListsPeers`."""
+        return [found for found in self._connections if found.is_open]
 
     # --- Idleness -------------------------------------------------------------------------------------
 

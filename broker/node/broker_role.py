@@ -15,6 +15,7 @@ from typing import Final
 
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.changes import made_by_use
+from tidelog.broker.access.connections import Connections
 from tidelog.broker.access.guard import GuardedReplicas, Replicas, guarded
 from tidelog.broker.access.logins import NodeLogins
 from tidelog.broker.access.nodes import NodeGuard
@@ -564,6 +565,7 @@ class BrokerRole:
             IncrementalAlterConfigsRequest: forwarding.alter_configs,
             UnregisterBrokerRequest: forwarding.unregister_broker,
             **Configs(self._config.node_id, self._view, lambda: self.settings).calls(),
+            **Connections(self._servers.values, self._config.protocol_of, self._token_logins.forget).calls(),
             **LogDirs(self.logs, self._view, lambda: self.settings).calls(),
             FindCoordinatorRequest: FindCoordinator(self._view, self._creation, topics).handle,
             **Features(self._channel, self._view).calls(),

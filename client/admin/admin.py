@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
 from tidelog.client.admin.acls import AclAdmin
-from tidelog.client.admin.base import all_or_raise, found_or_raise, raise_first
+from tidelog.client.admin.base import all_or_raise, raise_first
+from tidelog.client.admin.connections import ConnectionAdmin
 from tidelog.client.admin.delegation_tokens import DelegationTokenAdmin
 from tidelog.client.admin.groups import GroupAdmin
 from tidelog.client.admin.quotas import QuotaAdmin
@@ -75,6 +76,7 @@ class AsyncAdmin(
     QuotaAdmin,
     UserAdmin,
     DelegationTokenAdmin,
+    ConnectionAdmin,
 ):
     """Administers a cluster; ``tidelog.aio.Admin``.
 
@@ -306,24 +308,8 @@ class AsyncAdmin(
         """Return the log directories of these (or all live) brokers, with sizes and contents.
 
         Raises ``ClusterAuthorizationFailedError``, and ``BrokerNotAvailableError`` for a broker that was named."""
-        self._check()
-        wanted = [NodeId(node) for node in nodes]
-        request, timeout_ms = DescribeLogDirsRequest(), self._timeout_ms(timeout)
-        if not wanted:
-            return {node: answer.dirs for node, answer in (await self._ask_every_broker(request, timeout)).items()}
-        await self._know(wanted, timeout_ms)
-        calls = (self._cluster.call(request, timeout_ms=timeout_ms, node=node) for node in wanted)
-        found: dict[NodeId, tuple[LogDir, ...] | TidelogError] = {}
-        for node, answer in zip(wanted, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-            if isinstance(answer, TidelogError):
-                found[node] = answer
-            elif isinstance(answer, BaseException):
-                raise answer
-            elif answer.error is ErrorCode.NONE:
-                found[node] = answer.dirs
-            else:
-                found[node] = exception_for(answer.error, f"node {node}: {answer.error_message or answer.error.name}")
-        return found_or_raise(found)
+        answers = await self._ask_brokers(DescribeLogDirsRequest(), nodes, timeout)
+        return {node: answer.dirs for node, answer in answers.items()}
 
     async def alter_replica_log_dirs(
         self, replicas: Mapping[tuple[str, int, int], str], *, timeout: float | None = None

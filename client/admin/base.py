@@ -33,6 +33,7 @@ from tidelog.proto.calls.api import (
     DeleteTopicsResponse,
     DescribeLogDirsResponse,
 )
+from tidelog.proto.calls.connection_api import CloseConnectionsResponse, DescribeConnectionsResponse
 from tidelog.proto.calls.group_api import ListGroupsResponse
 from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.calls.sink_api import ListSinksResponse
@@ -57,7 +58,15 @@ V = TypeVar("V")
 K = TypeVar("K")
 W = TypeVar("W")
 C = TypeVar("C", CreateTopicsResponse, DeleteTopicsResponse, CreatePartitionsResponse)
-L = TypeVar("L", ListGroupsResponse, ListTransactionsResponse, ListSinksResponse, DescribeLogDirsResponse)
+L = TypeVar(
+    "L",
+    ListGroupsResponse,
+    ListTransactionsResponse,
+    ListSinksResponse,
+    DescribeLogDirsResponse,
+    DescribeConnectionsResponse,
+    CloseConnectionsResponse,
+)
 
 
 class AdminBase:
@@ -222,6 +231,27 @@ class AdminBase:
                 return {node: answered[node] for node in sorted(live)}
             failures += 1
             await self._pause(failures)
+
+    async def _ask_brokers(self, request: Request[L], nodes: Iterable[int], timeout: float | None) -> dict[NodeId, L]:
+        """Ask these brokers, or all live ones if none are named."""
+        self._check()
+        wanted = [NodeId(node) for node in nodes]
+        if not wanted:
+            return await self._ask_every_broker(request, timeout)
+        timeout_ms = self._timeout_ms(timeout)
+        await self._know(wanted, timeout_ms)
+        calls = (self._cluster.call(request, timeout_ms=timeout_ms, node=node) for node in wanted)
+        found: dict[NodeId, L | TidelogError] = {}
+        for node, answer in zip(wanted, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(answer, TidelogError):
+                found[node] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer.error is ErrorCode.NONE:
+                found[node] = answer
+            else:
+                found[node] = exception_for(answer.error, f"node {node}: {answer.error_message or answer.error.name}")
+        return found_or_raise(found)
 
     async def _know(self, nodes: Iterable[NodeId], timeout_ms: int) -> None:
         """Make sure that the brokers' addresses are known. Raises ``BrokerNotAvailableError``."""

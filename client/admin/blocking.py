@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, overload
 
 from tidelog.client.admin.blocking_base import BlockingAdmin
+from tidelog.client.admin.connections import OpenConnections
 from tidelog.client.admin.delegation_tokens import DelegationToken
 from tidelog.client.admin.group_types import GroupDescription, GroupListing, GroupState
 from tidelog.client.admin.reassignments import OngoingReassignment
@@ -41,6 +42,7 @@ from tidelog.proto.calls.api import (
     DescribedConfig,
     LogDir,
 )
+from tidelog.proto.calls.connection_api import CONNECTIONS_SHOWN
 from tidelog.proto.calls.sink_api import SinkWinner
 from tidelog.security.acls import AclBinding, AclFilter
 
@@ -557,6 +559,41 @@ class Admin(BlockingAdmin):
         """Return the tokens that the caller may see: those that it owns, requested or may renew, and those that access
         control lists allow. ``owners``: only tokens that one of these owns, requested or may renew."""
         return self._run(self._inner.describe_delegation_token(owners, timeout=timeout))
+
+    def describe_connections(
+        self,
+        principal: str = "",
+        host: str = "",
+        port: int = 0,
+        *,
+        nodes: Iterable[int] = (),
+        limit: int = CONNECTIONS_SHOWN,
+        timeout: float | None = None,
+    ) -> dict[NodeId, OpenConnections]:
+        """Return the connections to these (or all live) brokers: of this principal, from this host and port, as far as
+        given. At most ``limit``, and 10,000, of each broker. Connections to gRPC listeners are known while they have
+        streams. Raises ``ClusterAuthorizationFailedError``, and ``BrokerNotAvailableError`` for a broker that was
+        named."""
+        return self._run(
+            self._inner.describe_connections(principal, host, port, nodes=nodes, limit=limit, timeout=timeout)
+        )
+
+    def close_connections(
+        self,
+        principal: str = "",
+        host: str = "",
+        port: int = 0,
+        *,
+        nodes: Iterable[int] = (),
+        timeout: float | None = None,
+    ) -> dict[NodeId, int]:
+        """Close the connections that :meth:`describe_connections` would return, and return how many on each broker. A
+        principal or a host must be given. This client's own connection stays open.
+
+        A Kafka listener closes the connection. At a gRPC listener its streams end, and without a port all logins of the
+        principal, or from the host, are forgotten. Clients may connect again. Raises ``InvalidRequestError``,
+        ``ClusterAuthorizationFailedError``, and ``BrokerNotAvailableError`` for a broker that was named."""
+        return self._run(self._inner.close_connections(principal, host, port, nodes=nodes, timeout=timeout))
 
     def metrics(self) -> dict[str, int]:
         """Return counters by Kafka's metric names."""

@@ -15,6 +15,7 @@ from tidelog.proto.calls import (
     api,
     audit_api,
     backup_api,
+    connection_api,
     consumer_group_api,
     controller_api,
     delegation_token_api,
@@ -41,6 +42,7 @@ CALL_MODULES: Final = (
     backup_api,
     controller_api,
     audit_api,
+    connection_api,
 )
 """In the order in which the gRPC service lists their calls."""
 

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from tidelog.proto.calls.table import CALLS
 from tidelog.proto.calls.user_api import SaslAuthenticateRequest
 from tidelog.proto.transport import call_stream
 from tidelog.proto.transport.call_stream import Answer, CallSession
+from tidelog.proto.transport.grpc_peers import GrpcPeer, GrpcPeers
 from tidelog.proto.transport.grpc_tls import (
     LoginNeeded,
     Sessions,
@@ -212,6 +213,10 @@ class _GrpcServer:
                 self._watch(taking)
                 return
 
+    def peers(self) -> Sequence[GrpcPeer]:
+        """See :class:`tidelog.proto.transport.network.ListsPeers`."""
+        return self._handlers.peers.open()
+
     async def close(self, grace_s: float) -> None:
         self._closing = True
         if self._again is not None:
@@ -245,6 +250,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         self._noticed: dict[tuple[str, str], float] = {}
         """When each wrong caller was last logged, by host and method."""
         self._under_way = 0
+        self.peers: Final = GrpcPeers()
         self._logging_in: Counter[str] = Counter()
         """Login calls in progress, by connection."""
         self._ending = False
@@ -399,7 +405,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             most = limits.streams_per_connection_max
             try:
                 async with self._aborting(context):
-                    await session.run(_ServerPipe(context), unanswered_max=most, on_bug=self._on_bug)
+                    with self.peers.stream(caller, context):
+                        await session.run(_ServerPipe(context), unanswered_max=most, on_bug=self._on_bug)
             finally:
                 self._call_sessions.discard(session)
 
@@ -420,7 +427,8 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
                 session: FrameSession = factory(caller)
                 if self._logs_in:
                     session = LastingSession(session, self._sessions.lasting(context))
-                await serve_stream(pipe, session, unanswered_max=limit, on_bug=self._on_bug)
+                with self.peers.stream(caller, context):
+                    await serve_stream(pipe, session, unanswered_max=limit, on_bug=self._on_bug)
 
         return self._admitted(serve)
 

@@ -132,6 +132,12 @@ class CallContext:
         host, _, port = text.rpartition(":")
         return plain_address((host if host and port.isdigit() else text).strip("[]"))
 
+    @property
+    def port(self) -> int:
+        """The caller's port, 0 if unknown."""
+        port = self.peer.rpartition(":")[2]
+        return int(port) if port.isdecimal() else 0
+
 
 CallHandler = Callable[[Any, CallContext], Awaitable[Any]]
 """Takes a request, returns its response. Any exception is a bug and ends the node."""
@@ -193,6 +199,43 @@ class Server(Protocol):
 
     async def close(self, grace_s: float) -> None:
         """Refuse new work immediately, give running calls ``grace_s`` seconds, then abort them."""
+
+
+class Peer(Protocol):
+    """A connection to a listener, as the listener knows it. Times are the event loop's."""
+
+    @property
+    def caller(self) -> CallContext:
+        """Who is at the other end now."""
+
+    @property
+    def software(self) -> str:
+        """Its software, as far as known."""
+
+    @property
+    def opened_s(self) -> float: ...
+
+    @property
+    def progress_s(self) -> float | None:
+        """When bytes last moved; ``None``: unknown."""
+
+    @property
+    def bytes_in(self) -> int:
+        """Bytes received, -1 if unknown."""
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes sent, -1 if unknown."""
+
+    def dismiss(self, why: str) -> None:
+        """End it as far as the carrier can."""
+
+
+@runtime_checkable
+class ListsPeers(Protocol):
+    """A listener that knows its connections."""
+
+    def peers(self) -> Sequence[Peer]: ...
 
 
 class Network(Protocol):

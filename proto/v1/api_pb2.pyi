@@ -1552,3 +1552,73 @@ class FetchMetadataSnapshotResponse(_message.Message):
     size: int
     chunk: bytes
     def __init__(self, error: _Optional[int] = ..., size: _Optional[int] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class OpenConnection(_message.Message):
+    __slots__ = ("listener", "host", "port", "security_protocol", "principal", "client_id", "software", "age_ms", "idle_ms", "bytes_in", "bytes_out")
+    LISTENER_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SECURITY_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    SOFTWARE_FIELD_NUMBER: _ClassVar[int]
+    AGE_MS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_MS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    listener: str
+    host: str
+    port: int
+    security_protocol: str
+    principal: str
+    client_id: str
+    software: str
+    age_ms: int
+    idle_ms: int
+    bytes_in: int
+    bytes_out: int
+    def __init__(self, listener: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., security_protocol: _Optional[str] = ..., principal: _Optional[str] = ..., client_id: _Optional[str] = ..., software: _Optional[str] = ..., age_ms: _Optional[int] = ..., idle_ms: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+
+class DescribeConnectionsRequest(_message.Message):
+    __slots__ = ("principal", "host", "port", "connections_max")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTIONS_MAX_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    host: str
+    port: int
+    connections_max: int
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., connections_max: _Optional[int] = ...) -> None: ...
+
+class DescribeConnectionsResponse(_message.Message):
+    __slots__ = ("connections", "total", "error", "error_message")
+    CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    connections: _containers.RepeatedCompositeFieldContainer[OpenConnection]
+    total: int
+    error: int
+    error_message: str
+    def __init__(self, connections: _Optional[_Iterable[_Union[OpenConnection, _Mapping]]] = ..., total: _Optional[int] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
+class CloseConnectionsRequest(_message.Message):
+    __slots__ = ("principal", "host", "port")
+    PRINCIPAL_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    principal: str
+    host: str
+    port: int
+    def __init__(self, principal: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
+class CloseConnectionsResponse(_message.Message):
+    __slots__ = ("closed", "error", "error_message")
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    closed: int
+    error: int
+    error_message: str
+    def __init__(self, closed: _Optional[int] = ..., error: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...

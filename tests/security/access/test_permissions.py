@@ -51,6 +51,7 @@ from tidelog.proto.calls.api import (
 )
 from tidelog.proto.calls.audit_api import AppendAuditRequest
 from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest, HoldTransactionsRequest, ImportRecordsRequest
+from tidelog.proto.calls.connection_api import CloseConnectionsRequest, DescribeConnectionsRequest
 from tidelog.proto.calls.consumer_group_api import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
@@ -195,6 +196,8 @@ ROWS: list[tuple[Request[Any], str, ErrorCode]] = [
     (AdvanceProducerIdsRequest(ProducerId(0)), "alter cluster", NO_CLUSTER),
     (UpdateFeaturesRequest(()), "alter cluster", NO_CLUSTER),
     (DescribeLogDirsRequest(), "describe cluster", NO_CLUSTER),
+    (DescribeConnectionsRequest(), "describe cluster", NO_CLUSTER),
+    (CloseConnectionsRequest("User:alice"), "alter cluster", NO_CLUSTER),
     (AlterReplicaLogDirsRequest(()), "alter cluster", NO_CLUSTER),
     (AlterPartitionReassignmentsRequest(()), "alter cluster", NO_CLUSTER),
     (ListPartitionReassignmentsRequest(), "describe cluster", NO_CLUSTER),
