@@ -14,6 +14,7 @@ from tidelog.groups.classic.joining import Joining
 from tidelog.groups.classic.rebalancing import Rebalancing
 from tidelog.groups.classic.syncing import Syncing
 from tidelog.groups.consumer.asking import leaving_heartbeat
+from tidelog.groups.consumer.decided import refuse_waiting
 from tidelog.groups.consumer.heartbeating import Heartbeating
 from tidelog.groups.describing import describe, describe_consumer, listed
 from tidelog.groups.offsets.committing import Committing
@@ -197,6 +198,8 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
             pending.abandoned(error)
         state.appends.clear()
         for group in state.groups.values():
+            if group.consumer is not None:
+                refuse_waiting(state, group.consumer, error)
             for member, waiter, is_joining in group.waiters():
                 if is_joining:
                     state.answer(waiter, JoinGroupResponse(error, member_id=member.member_id))
@@ -218,6 +221,8 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
                 self._rebalancing.sync_timer(key.group_id, now)
             case TimerKind.MEMBER_SESSION | TimerKind.REVOCATION:
                 self._heartbeating.timer(key, now)
+            case TimerKind.WORK:
+                self._heartbeating.work_timer(key.group_id, now)
             case TimerKind.EXPIRY:
                 self._expiring.check(now)
 

@@ -5,26 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.groups.state.consumer_group import ConsumerGroup, ConsumerRecord, written
-from tidelog.proto.logs.consumer_group_records import ConsumerKey, ConsumerValue
+from tidelog.proto.logs.consumer_group_records import TARGET_EPOCH, ConsumerKey, ConsumerValue
 from tidelog.proto.logs.coordinator_records import CoordinatorRecord
 
+PUT_UNITS: Final = 16
+"""Cost of a record (:data:`tidelog.groups.consumer.steps.Work`)."""
 _RECORD_BYTES: Final = 32
 """Maximum bytes that a batch's record has besides its key and value."""
 
 
 class Change:
-    """``bytes``: maximum size of its records."""
+    """``bytes``: maximum size of its records that have not been taken; ``spent``: the units of work that it cost;
+    ``has_target``: it ends with a whole target."""
 
-    __slots__ = ("_inverse", "_records", "bytes", "group")
+    __slots__ = ("_inverse", "_records", "bytes", "group", "has_target", "spent")
 
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.bytes = 0
+        self.spent = 0
+        self.has_target = False
         self._records: list[CoordinatorRecord] = []
         self._inverse: list[ConsumerRecord] = []
 
     def put(self, key: ConsumerKey, value: ConsumerValue | None) -> None:
         self._inverse.append(self.group.apply(key, value))
+        self.has_target = key.kind == TARGET_EPOCH or self.has_target
         record = written(key, value)
         self._records.append(record)
         self.bytes += _size(record)
@@ -34,8 +40,9 @@ class Change:
             self.group.apply(key, value)
         self._inverse.clear()
 
-    def batches(self, bytes_max: int) -> list[list[CoordinatorRecord]]:
-        """Return the records in order, in as few batches as their size allows. A batch's header is within the slack."""
+    def take(self, bytes_max: int) -> list[list[CoordinatorRecord]]:
+        """Return the records since the last call, in order, in as few batches as their size allows. A batch's header
+        is within the slack."""
         found: list[list[CoordinatorRecord]] = []
         size = 0
         for record in self._records:
@@ -44,6 +51,8 @@ class Change:
                 size = 0
             found[-1].append(record)
             size += _size(record)
+        self._records.clear()
+        self.bytes = 0
         return found
 
 

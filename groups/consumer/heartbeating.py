@@ -3,15 +3,17 @@
 Source: ``GroupMetadataManager.consumerGroupHeartbeat`` and what it calls (KIP-848). A group has at most one append in
 flight. Whatever arrives in the meantime waits, and is then decided and written together. So a decision is based on the
 log, a refused append is undone record by record, and nobody learns of a change before it is committed.
+
+A target assignment, or matching regular expressions, that takes more than ``group.coordinator.work.max`` is worked out
+and written in portions, one each millisecond. Heartbeats are decided between them on what the log has.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final
 
 from tidelog.groups.consumer.asking import (
     Fault,
@@ -24,10 +26,12 @@ from tidelog.groups.consumer.asking import (
     updated,
     wants_otherwise,
 )
-from tidelog.groups.consumer.assigning import new_target, preferred
+from tidelog.groups.consumer.assigning import TargetWork, preferred, put_target
 from tidelog.groups.consumer.change import Change
-from tidelog.groups.consumer.reconciling import next_step
-from tidelog.groups.consumer.regexes import matching
+from tidelog.groups.consumer.decided import Asked, Decided, Fenced, MaySee
+from tidelog.groups.consumer.reconciling import Subscribed, next_step
+from tidelog.groups.consumer.regexes import RegexWork, put_regexes
+from tidelog.groups.consumer.steps import Steps, Work, whole
 from tidelog.groups.state.consumer_group import LEFT_FOR_A_WHILE, NOTHING, ConsumerGroup, MemberState, only
 from tidelog.groups.state.group import Group
 from tidelog.groups.state.shard_state import ShardState, TimerKey, TimerKind
@@ -52,31 +56,18 @@ from tidelog.proto.logs.consumer_group_records import (
     CurrentAssignment,
     GroupEpoch,
     MemberSubscription,
-    ResolvedRegex,
     Target,
     TargetEpoch,
 )
-from tidelog.replication.coordinators.coordinator_core import append_error
 
 logger = logging.getLogger(__name__)
 
-MaySee: TypeAlias = Callable[[str], bool]
 _REGEX_PAUSE_MS: Final = 10_000
 """Minimum time between checks whether new topics match."""
-
-
-class _Asked(NamedTuple):
-    request: ConsumerGroupHeartbeatRequest
-    waiter: int
-    client_host: str
-    may_see: MaySee
-
-
-class _Fenced(NamedTuple):
-    """A member whose time is up; ``why``: the timer that said so."""
-
-    member_id: str
-    why: TimerKind
+_DECISION_UNITS: Final = 40
+"""Cost of a heartbeat (:data:`tidelog.groups.consumer.steps.Work`)."""
+_PAUSE_MS: Final = 1
+"""Time between two portions, for other requests."""
 
 
 class Heartbeating:
@@ -111,7 +102,7 @@ class Heartbeating:
                 group.remove_pending(member_id)
                 shard.end_session(group, member_id)
             group.consumer = ConsumerGroup(group.group_id, shard.population)
-        group.consumer.queue.append(_Asked(request, waiter, client_host, may_see))
+        group.consumer.queue.append(Asked(request, waiter, client_host, may_see))
         if not group.consumer.busy:
             self.go_on(group, now)
 
@@ -139,7 +130,7 @@ class Heartbeating:
         if not self._shard.can_append:
             self._shard.timers.set(key, now.monotonic_ms + self._shard.settings.offsets_commit_timeout_ms)
             return
-        group.consumer.queue.append(_Fenced(key.member_id, key.kind))
+        group.consumer.queue.append(Fenced(key.member_id, key.kind))
         if not group.consumer.busy:
             self.go_on(group, now)
 
@@ -175,28 +166,78 @@ class Heartbeating:
     # --- Writing --------------------------------------------------------------------------------------
 
     def go_on(self, group: Group, now: Moment) -> None:
-        """Decide what waits, and write the result."""
+        """Decide what waits, as far as one turn allows, and write the result."""
         consumer = group.consumer
         assert consumer is not None
+        if self._write_result(group, consumer, now):
+            return
         topics = self._shard.topics()
         change = Change(consumer)
         answers: list[tuple[int, ConsumerGroupHeartbeatResponse]] = []
-        while consumer.queue and change.bytes < self._shard.batch_bytes_max // 2:
+        bytes_max, work_max = self._shard.batch_bytes_max // 2, self._shard.settings.work_max
+        while consumer.queue and change.spent < work_max and change.bytes < bytes_max:
+            change.spent += _DECISION_UNITS
             match consumer.queue.popleft():
-                case _Asked() as asked:
+                case Asked() as asked:
                     answers.append((asked.waiter, self._decide(group, change, asked, topics, now)))
-                case _Fenced(member_id, why):
+                case Fenced(member_id, why):
                     self._time_is_over(group, change, member_id, why, topics, now)
-        batches = change.batches(self._shard.batch_bytes_max)
-        if batches and group.has_classic_record:
-            batches[0].insert(0, self._shard.group_tombstone(group))
-        pending = _Decided(self, self._shard, group, change, answers, len(batches))
-        for records in batches:
-            group.record_number = self._shard.append(records, pending, now)
-        consumer.busy += len(batches)
-        if not batches:
+        pending = Decided(self, self._shard, group, change, answers)
+        pending.append(now)
+        if not consumer.busy:
             pending.tell(ErrorCode.NONE)
-            self.settle(group, now)
+            if consumer.queue:
+                self._rest(consumer, now)
+            else:
+                self.settle(group, now)
+
+    def _write_result(self, group: Group, consumer: ConsumerGroup, now: Moment) -> bool:
+        """Begin to write what has been worked out. Nothing else is decided until all of it is written."""
+        if consumer.work is None or not consumer.work.steps.is_done:
+            return False
+        work, consumer.work = consumer.work, None
+        if isinstance(work, TargetWork) and work.epoch <= consumer.assignment_epoch:
+            return False  # the group has been empty, or another target overtook it
+        change = Change(consumer)
+        pending = Decided(self, self._shard, group, change, [], is_open=True)
+        consumer.writing = pending, Steps(self._written(change, work, now))
+        self._write_on(group, consumer, now)
+        return True
+
+    def _written(self, change: Change, work: TargetWork | RegexWork, now: Moment) -> Work[None]:
+        if isinstance(work, TargetWork):
+            yield from put_target(change, work, now.wall_ms)
+            self._shard.counters.completed_rebalances += 1
+        elif (yield from put_regexes(change, work)):
+            self._bump_if_needed(change, self._shard.topics(), is_wanted=True)
+
+    def _write_on(self, group: Group, consumer: ConsumerGroup, now: Moment) -> None:
+        """Write the next portion of a result."""
+        pending, steps = consumer.writing
+        if steps.advance(self._shard.settings.work_max):
+            pending.close()
+        else:
+            self._rest(consumer, now)
+        pending.append(now)
+        if not consumer.busy:
+            pending.finish(now)
+
+    def _rest(self, consumer: ConsumerGroup, now: Moment) -> None:
+        """Go on after a pause."""
+        self._shard.timers.set(TimerKey(TimerKind.WORK, consumer.group_id), now.monotonic_ms + _PAUSE_MS)
+
+    def work_timer(self, group_id: str, now: Moment) -> None:
+        """Do the next portion of a group's work."""
+        group = self._shard.groups.get(group_id)
+        consumer = None if group is None else group.consumer
+        if group is None or consumer is None:
+            return
+        if consumer.writing is not None:
+            self._write_on(group, consumer, now)
+        elif consumer.work is not None and not consumer.work.steps.advance(self._shard.settings.work_max):
+            self._rest(consumer, now)
+        elif not consumer.busy:
+            self.go_on(group, now)
 
     def settle(self, group: Group, now: Moment) -> None:
         """Remove a group that has become empty of content."""
@@ -208,7 +249,7 @@ class Heartbeating:
     # --- Deciding -------------------------------------------------------------------------------------
 
     def _decide(
-        self, group: Group, change: Change, asked: _Asked, topics: Topics, now: Moment
+        self, group: Group, change: Change, asked: Asked, topics: Topics, now: Moment
     ) -> ConsumerGroupHeartbeatResponse:
         request, consumer = asked.request, change.group
         if request.member_epoch < 0:
@@ -231,7 +272,7 @@ class Heartbeating:
         after = self._reconcile(change, member_id, member, request, topics)
         self._restart_session(group, member_id, now)
         self._watch_revocation(consumer, member_id, before, now)
-        is_told = is_whole(request) or only(after.assigned) != only(before.assigned)
+        is_told = is_whole(request) or (after is not before and only(after.assigned) != only(before.assigned))
         return ConsumerGroupHeartbeatResponse(
             ErrorCode.NONE,
             member_id=member_id,
@@ -289,26 +330,31 @@ class Heartbeating:
         logger.info("group %s: static member %s is now %s", consumer.group_id, instance_id, member_id)
 
     def _resolve(self, change: Change, topics: Topics, may_see: MaySee, now: Moment) -> bool:
-        """Match the regular expressions in use against the topics. Returns whether their topics changed."""
+        """Match the regular expressions in use against the topics. Returns whether their topics changed; if that takes
+        long, it is known later."""
         consumer = change.group
-        used = {member.regex for member in consumer.members.values() if member.regex}
-        missing = used - consumer.regexes.keys()
+        used = consumer.regex_users.keys()
+        self._drop_regexes(change)
         is_due = topics.version != consumer.regex_version and now.monotonic_ms >= consumer.regex_ms + _REGEX_PAUSE_MS
-        for pattern in sorted(consumer.regexes.keys() - used):
-            change.put(ConsumerKey(REGEX, consumer.group_id, pattern), None)
-        if not used or not (missing or is_due):
+        if not used or consumer.work is not None or not (is_due or used - consumer.regexes.keys()):
             return False
         consumer.regex_version, consumer.regex_ms = topics.version, now.monotonic_ms
-        names = tuple(topics.names())
-        is_changed = False
-        for pattern in sorted(used):
-            found = matching(pattern, names, may_see)
-            known = consumer.regexes.get(pattern)
-            if known is None or known.topics != found:
-                is_changed = True
-                resolved = ResolvedRegex(found, topics.version, now.wall_ms)
-                change.put(ConsumerKey(REGEX, consumer.group_id, pattern), resolved)
-        return is_changed
+        work = RegexWork(used, topics, may_see, now)
+        return self._done_now(change, work.steps, work, now) and whole(put_regexes(change, work))
+
+    def _drop_regexes(self, change: Change) -> None:
+        """Forget regular expressions that no member uses."""
+        for pattern in sorted(change.group.regexes.keys() - change.group.regex_users.keys()):
+            change.put(ConsumerKey(REGEX, change.group.group_id, pattern), None)
+
+    def _done_now(self, change: Change, steps: Steps[Any], work: TargetWork | RegexWork, now: Moment) -> bool:
+        """Do the work if this turn has time for it. Otherwise, the next turns do the rest."""
+        is_done = steps.advance(self._shard.settings.work_max - change.spent)
+        change.spent += steps.spent
+        if not is_done:
+            change.group.work = work
+            self._rest(change.group, now)
+        return is_done
 
     def _bump_if_needed(self, change: Change, topics: Topics, *, is_wanted: bool) -> None:
         """Increase the group epoch if members or topics changed."""
@@ -321,14 +367,26 @@ class Heartbeating:
             change.put(ConsumerKey(GROUP, consumer.group_id), GroupEpoch(consumer.epoch + 1, found))
 
     def _assign(self, change: Change, topics: Topics, now: Moment) -> None:
-        """Make a new target; its epoch is the last of its records, and activates it."""
+        """Make a new target, unless one is being made, or the last one is too young (KIP-1263). A wall clock that was
+        set back is no reason to wait."""
+        consumer, settings = change.group, self._shard.settings
+        interval_ms = settings.consumer_times(consumer.group_id).assignment_interval_ms
+        is_young = consumer.assignment_ms and 0 <= now.wall_ms - consumer.assignment_ms < interval_ms
+        if consumer.work is None and not is_young:
+            work = TargetWork(consumer, topics, preferred(consumer, settings.consumer_assignors))
+            if self._done_now(change, work.steps, work, now):
+                whole(put_target(change, work, now.wall_ms))
+                self._shard.counters.completed_rebalances += 1
+        if not consumer.assignment_epoch:
+            self._begin_empty(change)
+
+    def _begin_empty(self, change: Change) -> None:
+        """Give a new group a first target without partitions, as its members may not stay in epoch 0."""
         consumer = change.group
-        assignor = preferred(consumer, self._shard.settings.consumer_assignors)
-        for member_id, partitions in new_target(consumer, topics, assignor).items():
-            if consumer.whole_target or consumer.target.get(member_id) != partitions:
-                change.put(ConsumerKey(TARGET, consumer.group_id, member_id), Target(partitions))
-        change.put(ConsumerKey(TARGET_EPOCH, consumer.group_id), TargetEpoch(consumer.epoch, now.wall_ms))
-        self._shard.counters.completed_rebalances += 1
+        change.put(ConsumerKey(TARGET_EPOCH, consumer.group_id), TargetEpoch(consumer.epoch))
+        change.put(ConsumerKey(GROUP, consumer.group_id), GroupEpoch(consumer.epoch + 1, consumer.metadata_hash))
+        if isinstance(consumer.work, TargetWork):
+            consumer.work.epoch = consumer.epoch
 
     def _reconcile(
         self,
@@ -340,7 +398,6 @@ class Heartbeating:
     ) -> CurrentAssignment:
         """Move the member one step on. Returns where it is now."""
         consumer = change.group
-        shapes = (topics.shape(topic) for topic in consumer.topics_of(member))
         after = next_step(
             member_id,
             consumer.current_of(member_id),
@@ -348,7 +405,7 @@ class Heartbeating:
             consumer.target_of(member_id),
             None if request.owned is None else owned_of(request.owned),
             consumer.owner,
-            {shape.topic_id for shape in shapes if shape is not None},
+            Subscribed(topics, consumer.topics_of(member)),
         )
         if consumer.current.get(member_id) != after:
             change.put(ConsumerKey(CURRENT, consumer.group_id, member_id), after)
@@ -393,9 +450,7 @@ class Heartbeating:
         """Remove a member; its partitions become free. An emptied group has equal epochs (KAFKA-20442)."""
         consumer = change.group
         self._remove(change, member_id)
-        used = {member.regex for member in consumer.members.values()}
-        for pattern in sorted(consumer.regexes.keys() - used):
-            change.put(ConsumerKey(REGEX, consumer.group_id, pattern), None)
+        self._drop_regexes(change)
         self._bump_if_needed(change, topics, is_wanted=True)
         if not consumer.members:
             change.put(ConsumerKey(TARGET_EPOCH, consumer.group_id), TargetEpoch(consumer.epoch))
@@ -409,6 +464,7 @@ class Heartbeating:
         """Undo a change that the log has not accepted, or only in part."""
         consumer = change.group
         change.undo()
+        consumer.work = None  # it may have begun with what is undone
         consumer.metadata_version = consumer.regex_version = -1
         consumer.whole_target = consumer.whole_target or is_partial
         for member_id in consumer.members:
@@ -416,74 +472,6 @@ class Heartbeating:
             if key not in self._shard.timers:
                 self._restart_session(group, member_id, now)
             self._watch_revocation(consumer, member_id, NOTHING, now)
-
-
-class _Decided:
-    """Decisions being written to the log, in one batch or, beyond its size, in several. After
-    ``offsets.commit.timeout.ms``, waiters are told that the outcome is unknown."""
-
-    __slots__ = ("_answers", "_appends", "_change", "_error", "_group", "_heartbeating", "_left", "_shard")
-
-    def __init__(
-        self,
-        heartbeating: Heartbeating,
-        shard: ShardState,
-        group: Group,
-        change: Change,
-        answers: list[tuple[int, ConsumerGroupHeartbeatResponse]],
-        appends: int,
-    ) -> None:
-        self._heartbeating = heartbeating
-        self._shard = shard
-        self._group = group
-        self._change = change
-        self._answers = answers
-        self._appends = self._left = appends
-        self._error = ErrorCode.NONE
-
-    def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
-        consumer = self._change.group
-        self._left -= 1
-        self._error = self._error or error
-        if self._left:
-            return
-        consumer.busy -= self._appends
-        if self._error is ErrorCode.NONE:
-            consumer.whole_target = False
-            self._group.become_simple()
-            self._group.is_consumer_stored = True
-        else:
-            self._heartbeating.refused(self._group, self._change, now, is_partial=self._appends > 1)
-        self.tell(append_error(self._error))
-        if consumer.queue:
-            self._heartbeating.go_on(self._group, now)
-        else:
-            self._heartbeating.settle(self._group, now)
-
-    def timed_out(self, now: Moment) -> None:
-        error = append_error(ErrorCode.REQUEST_TIMED_OUT)
-        self.tell(error)
-        self._tell_waiting(error)
-
-    def abandoned(self, error: ErrorCode) -> None:
-        self.tell(error)
-        self._tell_waiting(error)
-
-    def tell(self, error: ErrorCode) -> None:
-        answers, self._answers = self._answers, []
-        for waiter, response in answers:
-            is_good = error is ErrorCode.NONE
-            self._shard.answer(waiter, response if is_good else ConsumerGroupHeartbeatResponse(error))
-
-    def _tell_waiting(self, error: ErrorCode) -> None:
-        """Answer those whose request has not been processed; fences stay."""
-        queue = self._change.group.queue
-        asked = [each for each in queue if isinstance(each, _Asked)]
-        fenced = [each for each in queue if not isinstance(each, _Asked)]
-        queue.clear()
-        queue.extend(fenced)
-        for each in asked:
-            self._shard.answer(each.waiter, ConsumerGroupHeartbeatResponse(error))
 
 
 def _unknown(member_id: str) -> Fault:

@@ -7,15 +7,29 @@ having it simultaneously.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from tidelog.groups.state.consumer_group import MemberState
+from tidelog.groups.state.topics import Topics
 from tidelog.model.ids import TopicId
 from tidelog.proto.logs.consumer_group_records import CurrentAssignment, Owned, Partitions
 
 Owners = Mapping[tuple[TopicId, int], str]
 """Partition → the member that has it or still has to give it up."""
+
+
+class Subscribed:
+    """The topics that a member wants, by id."""
+
+    __slots__ = ("_names", "_topics")
+
+    def __init__(self, topics: Topics, names: Container[str | None]) -> None:
+        self._topics = topics
+        self._names = names
+
+    def __contains__(self, topic_id: object) -> bool:
+        return isinstance(topic_id, bytes) and self._topics.name_of(TopicId(topic_id)) in self._names
 
 
 def next_step(
@@ -25,7 +39,7 @@ def next_step(
     target: Partitions,
     owned: Partitions | None,
     owners: Owners,
-    subscribed: Collection[TopicId],
+    subscribed: Container[TopicId],
 ) -> CurrentAssignment:
     """Return the member's next assignment; ``now`` itself if it has to wait.
 
@@ -55,7 +69,7 @@ def next_step(
 
 
 def _without_unwanted(
-    now: CurrentAssignment, owned: Partitions | None, subscribed: Collection[TopicId]
+    now: CurrentAssignment, owned: Partitions | None, subscribed: Container[TopicId]
 ) -> CurrentAssignment:
     """Drop topics that the member no longer wants (KAFKA-19431); it gives them up within its epoch."""
     if all(topic_id in subscribed for topic_id in now.assigned):

@@ -75,11 +75,15 @@ NOTHING: Final = CurrentAssignment(0, 0, MemberState.STABLE, {}, {})
 
 
 class ConsumerGroup:
-    """``owner``: partition → the member that has it, or has yet to give it up. ``subscribers``: topic → number of
-    members that name it. ``queue`` and ``busy`` belong to the decisions: what waits for the append in flight."""
+    """``owner``: partition → the member that has it, or has yet to give it up. ``subscribers``, ``regex_users``,
+    ``votes``: numbers of members by a topic, regular expression or assignor that they name. ``queue``, ``busy``,
+    ``work`` and ``writing`` belong to the decisions: what waits for the append in flight, and what is done in
+    portions."""
 
     __slots__ = (
+        "_wanted",
         "assignment_epoch",
+        "assignment_ms",
         "busy",
         "current",
         "epoch",
@@ -91,12 +95,16 @@ class ConsumerGroup:
         "population",
         "queue",
         "regex_ms",
+        "regex_users",
         "regex_version",
         "regexes",
         "static_members",
         "subscribers",
         "target",
+        "votes",
         "whole_target",
+        "work",
+        "writing",
     )
 
     def __init__(self, group_id: str, population: Population) -> None:
@@ -107,6 +115,8 @@ class ConsumerGroup:
         self.metadata_version = -1
         """The version of the topics' metadata that the hash was compared with."""
         self.assignment_epoch = 0
+        self.assignment_ms = 0
+        """When the target was made, in ms of the wall clock; 0 unknown."""
         self.members: dict[str, MemberSubscription] = {}
         self.current: dict[str, CurrentAssignment] = {}
         self.target: dict[str, Partitions] = {}
@@ -118,9 +128,17 @@ class ConsumerGroup:
         self.static_members: dict[str, str] = {}
         self.owner: dict[tuple[TopicId, int], str] = {}
         self.subscribers: dict[str, int] = {}
+        self.regex_users: dict[str, int] = {}
+        self.votes: dict[str, int] = {}
+        self._wanted: dict[tuple[tuple[str, ...], str | None], frozenset[str]] = {}
+        """The topics of each subscription in use, as they were last asked for."""
         self.queue: deque[Any] = deque()
         self.busy = 0
         """Appends in flight with records of this group."""
+        self.work: Any = None
+        """A target or regular expressions, being worked out."""
+        self.writing: Any = None
+        """A result of such work, being written."""
         self.whole_target = False
         """The log may contain part of a target without its epoch, so the next one is written completely."""
 
@@ -139,8 +157,8 @@ class ConsumerGroup:
                 before = self.members.get(key.name)
                 self._subscription(key.name, value if isinstance(value, MemberSubscription) else None)
             case 6:
-                before = TargetEpoch(self.assignment_epoch) if self.assignment_epoch else None
-                self.assignment_epoch = value.epoch if isinstance(value, TargetEpoch) else 0
+                before = TargetEpoch(self.assignment_epoch, self.assignment_ms) if self.assignment_epoch else None
+                self.assignment_epoch, self.assignment_ms = value if isinstance(value, TargetEpoch) else (0, 0)
             case 7:
                 known = self.target.get(key.name)
                 before = None if known is None else Target(known)
@@ -153,6 +171,7 @@ class ConsumerGroup:
                 self._current(key.name, value if isinstance(value, CurrentAssignment) else None)
             case _:
                 before = self.regexes.get(key.name)
+                self._wanted.clear()
                 if isinstance(value, ResolvedRegex):
                     self.regexes[key.name] = value
                 else:
@@ -163,22 +182,23 @@ class ConsumerGroup:
         before = self.members.pop(member_id, None)
         self.population.members += (value is not None) - (before is not None)
         if before is not None:
-            self._count(before.topics, -1)
+            self._count(before, -1)
             if before.instance_id is not None and self.static_members.get(before.instance_id) == member_id:
                 del self.static_members[before.instance_id]
         if value is not None:
             self.members[member_id] = value
-            self._count(value.topics, 1)
+            self._count(value, 1)
             if value.instance_id is not None:
                 self.static_members[value.instance_id] = member_id
 
-    def _count(self, topics: Iterable[str], by: int) -> None:
-        for topic in topics:
-            count = self.subscribers.get(topic, 0) + by
-            if count:
-                self.subscribers[topic] = count
-            else:
-                del self.subscribers[topic]
+    def _count(self, member: MemberSubscription, by: int) -> None:
+        _add(self.subscribers, member.topics, by)
+        if member.regex:
+            _add(self.regex_users, (member.regex,), by)
+        if member.assignor is not None:
+            _add(self.votes, (member.assignor,), by)
+        if len(self._wanted) > 2 * len(self.members) + 8:
+            self._wanted.clear()
 
     def _current(self, member_id: str, value: CurrentAssignment | None) -> None:
         """Apply a current assignment. A compacted log may assign a partition to B before A gave it up, so what A no
@@ -203,21 +223,22 @@ class ConsumerGroup:
 
     def topics_of(self, member: MemberSubscription) -> frozenset[str]:
         """Return a member's subscribed topics, by name and by its regular expression as far as that is resolved."""
-        found = self.regexes.get(member.regex) if member.regex else None
-        return frozenset(member.topics) if found is None else frozenset(member.topics).union(found.topics)
+        kind = member.topics, member.regex
+        topics = self._wanted.get(kind)
+        if topics is None:
+            found = self.regexes.get(member.regex) if member.regex else None
+            topics = self._wanted[kind] = frozenset(member.topics).union(() if found is None else found.topics)
+        return topics
 
     def subscribed_topics(self) -> set[str]:
         """Return the topics that all members together are subscribed to."""
-        used = {member.regex for member in self.members.values()}
         return set(self.subscribers).union(
-            *(found.topics for pattern, found in self.regexes.items() if pattern in used)
+            *(found.topics for pattern, found in self.regexes.items() if pattern in self.regex_users)
         )
 
     def is_subscribed(self, topic: str) -> bool:
         return topic in self.subscribers or any(
-            topic in self.regexes[member.regex].topics
-            for member in self.members.values()
-            if member.regex and member.regex in self.regexes
+            topic in self.regexes[pattern].topics for pattern in self.regex_users if pattern in self.regexes
         )
 
     @property
@@ -240,6 +261,15 @@ class ConsumerGroup:
         found += [ConsumerKey(MEMBER, group, name) for name in self.members]
         found += [ConsumerKey(REGEX, group, name) for name in self.regexes]
         return [*found, ConsumerKey(TARGET_EPOCH, group), ConsumerKey(GROUP, group)]
+
+
+def _add(counts: dict[str, int], names: Iterable[str], by: int) -> None:
+    for name in names:
+        count = counts.get(name, 0) + by
+        if count:
+            counts[name] = count
+        else:
+            del counts[name]
 
 
 def _each(current: CurrentAssignment) -> Iterable[tuple[TopicId, int]]:

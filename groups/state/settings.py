@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 
 class ConsumerTimes(NamedTuple):
-    """How long a silent member keeps its partitions, and how often members send heartbeats."""
+    """How long a silent member keeps its partitions, how often members send heartbeats, and the shortest time between
+    two target assignments."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignment_interval_ms: int = 1_000
 
 
 def _no_times(_: str) -> ConsumerTimes | None:
@@ -63,12 +65,18 @@ class GroupSettings:
     """``group.consumer.session.timeout.ms``: for members of the consumer protocol, which cannot choose it."""
     consumer_heartbeat_interval_ms: int = 5_000
     """``group.consumer.heartbeat.interval.ms``: what such members are told."""
+    consumer_assignment_interval_ms: int = 1_000
+    """``group.consumer.assignment.interval.ms`` (KIP-1263)"""
     consumer_times_of: Callable[[str], ConsumerTimes | None] = _no_times
-    """Returns the group's own values of these two settings."""
+    """Returns the group's own values of these three settings."""
     consumer_max_size: int = 2_147_483_647
     """``group.consumer.max.size``: maximum members of one group of the consumer protocol."""
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """``group.consumer.assignors``: those that members may request; the first is for groups that request none."""
+
+    work_max: int = 2_500
+    """``group.coordinator.work.max`` (Tidelog's own): units of work on one group in one turn of the event loop, such as
+    members and partitions of a target assignment; the rest waits for further turns."""
 
     new_member_join_timeout_ms: int = 300_000
     """How long a new member's JoinGroup waits before the member must ask again. Not a setting in Kafka either
@@ -77,8 +85,12 @@ class GroupSettings:
     def consumer_times(self, group_id: str) -> ConsumerTimes:
         """Return the times in force for a group of the consumer protocol."""
         own = self.consumer_times_of(group_id)
-        return (
-            ConsumerTimes(self.consumer_session_timeout_ms, self.consumer_heartbeat_interval_ms) if own is None else own
+        if own is not None:
+            return own
+        return ConsumerTimes(
+            self.consumer_session_timeout_ms,
+            self.consumer_heartbeat_interval_ms,
+            self.consumer_assignment_interval_ms,
         )
 
     @property

@@ -40,6 +40,8 @@ class TimerKind(enum.IntEnum):
     """A member of a consumer group must have been heard from by then."""
     REVOCATION = 5
     """A member of a consumer group must have given partitions up by then."""
+    WORK = 6
+    """The next portion of a consumer group's work."""
 
 
 class TimerKey(NamedTuple):

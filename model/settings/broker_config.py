@@ -549,6 +549,7 @@ OWN_SETTINGS: Final = frozenset(
         "group.coordinator.members.max",
         "group.coordinator.offsets.max",
         "group.coordinator.appends.max",
+        "group.coordinator.work.max",
         "transaction.coordinator.ids.max",
         "transaction.coordinator.appends.max",
         "transaction.coordinator.waiting.adds.max",

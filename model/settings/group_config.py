@@ -20,11 +20,15 @@ class GroupConfig:
     consumer_heartbeat_interval_ms: int | None = integer(
         None, "Time between heartbeats of members of the consumer protocol.", at_least=1
     )
+    consumer_assignment_interval_ms: int | None = integer(
+        None, "Shortest time between two target assignments of the consumer protocol.", at_least=0
+    )
 
 
 GROUP_CONFIG_DEF: Final = ConfigDef(GroupConfig)
 SESSION: Final = "consumer.session.timeout.ms"
 HEARTBEAT: Final = "consumer.heartbeat.interval.ms"
+ASSIGNMENT: Final = "consumer.assignment.interval.ms"
 
 
 def broker_setting_of(name: str) -> str:
@@ -37,19 +41,24 @@ class GroupTimes(NamedTuple):
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
+    assignment_interval_ms: int
 
 
 def in_force(config: GroupSettings, values: Mapping[str, str]) -> GroupTimes:
     """Return the effective settings of a group with these own settings, within the node's bounds. Values that this
     version cannot read are ignored."""
-    found = {SESSION: config.group_consumer_session_timeout_ms, HEARTBEAT: config.group_consumer_heartbeat_interval_ms}
+    found = {
+        SESSION: config.group_consumer_session_timeout_ms,
+        HEARTBEAT: config.group_consumer_heartbeat_interval_ms,
+        ASSIGNMENT: config.group_consumer_assignment_interval_ms,
+    }
     for name, (low, high) in _bounds(config).items():
         try:
             if name in values:
                 found[name] = min(max(GROUP_CONFIG_DEF.settings[name].parse(values[name]), low), high)
         except ConfigError:
             continue
-    return GroupTimes(found[SESSION], found[HEARTBEAT])
+    return GroupTimes(found[SESSION], found[HEARTBEAT], found[ASSIGNMENT])
 
 
 def group_fault(config: GroupSettings, values: Mapping[str, str]) -> str | None:
@@ -74,4 +83,8 @@ def _bounds(config: GroupSettings) -> dict[str, tuple[int, int]]:
     return {
         SESSION: (config.group_consumer_min_session_timeout_ms, config.group_consumer_max_session_timeout_ms),
         HEARTBEAT: (config.group_consumer_min_heartbeat_interval_ms, config.group_consumer_max_heartbeat_interval_ms),
+        ASSIGNMENT: (
+            config.group_consumer_min_assignment_interval_ms,
+            config.group_consumer_max_assignment_interval_ms,
+        ),
     }

@@ -86,7 +86,8 @@ class Desk(ShardDesk[Shard, GroupSettings, Append | AppendMarker]):
         self, settings: GroupSettings | None = None, *, auto: bool = True, epoch: int = 1, **changes: Any
     ) -> None:
         self.rng = random.Random(5)
-        settings = replace(settings or GroupSettings(initial_rebalance_delay_ms=0), **changes)
+        at_once = GroupSettings(initial_rebalance_delay_ms=0, consumer_assignment_interval_ms=0)
+        settings = replace(settings or at_once, **changes)
         self.topics = SomeTopics()
         super().__init__(settings, auto=auto, epoch=epoch, now_ms=1_000)
 

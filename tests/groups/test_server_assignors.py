@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from typing import NamedTuple
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.groups.consumer.assigning import new_target, preferred, ranges, uniform
+from tidelog.groups.consumer import dividing
+from tidelog.groups.consumer.assigning import TargetWork, preferred
+from tidelog.groups.consumer.dividing import Divide, Input
+from tidelog.groups.consumer.steps import whole
 from tidelog.groups.state.consumer_group import ConsumerGroup
 from tidelog.groups.state.group_offsets import Population
-from tidelog.model.assignors import Subscription
-from tidelog.model.ids import TopicPartition
-from tidelog.proto.logs.consumer_group_records import MEMBER, TARGET, ConsumerKey, MemberSubscription, Target
+from tidelog.model.ids import TopicId, TopicPartition
+from tidelog.proto.logs.consumer_group_records import (
+    MEMBER,
+    TARGET,
+    ConsumerKey,
+    MemberSubscription,
+    Partitions,
+    Target,
+)
 
 from .conftest import SomeTopics
 
@@ -25,12 +36,44 @@ same = st.tuples(
 Shares = dict[str, list[TopicPartition]]
 
 
-def members(wanted: dict[str, set[str]], had: Shares | None = None) -> dict[str, Subscription]:
-    had = had or {}
-    return {
-        member: Subscription(tuple(sorted(topics)), owned=tuple(had.get(member, ())))
-        for member, topics in wanted.items()
+class Wishes(NamedTuple):
+    """What members want, and what they had."""
+
+    wanted: dict[str, set[str]]
+    had: Shares
+
+
+def members(wanted: dict[str, set[str]], had: Shares | None = None) -> Wishes:
+    return Wishes(wanted, had or {})
+
+
+def divided(divide: Divide, partitions_of: dict[str, int], given: Wishes) -> Shares:
+    """What an assignor makes of it; topics have their names for ids."""
+    wishes = {
+        name: frozenset(TopicId(topic.encode()) for topic in topics & partitions_of.keys())
+        for name, topics in sorted(given.wanted.items())
     }
+    subscribed: set[TopicId] = set().union(*wishes.values())
+    counts = {TopicId(t.encode()): n for t, n in sorted(partitions_of.items()) if TopicId(t.encode()) in subscribed}
+    had: dict[str, Partitions] = {}
+    for name in wishes.keys() & given.had.keys():
+        share: dict[TopicId, set[int]] = {}
+        for topic, number in given.had[name]:
+            share.setdefault(TopicId(topic.encode()), set()).add(number)
+        had[name] = {topic_id: frozenset(numbers) for topic_id, numbers in share.items()}
+    changed = whole(divide(Input(counts, wishes, had)))
+    assert all(had.get(name) != share for name, share in changed.items()), "only what changes is named"
+    return {
+        name: sorted(
+            TopicPartition(topic_id.decode(), number)
+            for topic_id, numbers in changed.get(name, had.get(name, {})).items()
+            for number in numbers
+        )
+        for name in wishes
+    }
+
+
+uniform, ranges = partial(divided, dividing.uniform), partial(divided, dividing.ranges)
 
 
 def check(partitions_of: dict[str, int], wanted: dict[str, set[str]], shares: Shares) -> None:
@@ -142,16 +185,22 @@ def test_the_assignor_is_the_one_that_most_members_ask_for() -> None:
     assert preferred(group, offered) == "uniform", "on a tie the one that is offered first"
 
 
+def target(group: ConsumerGroup, topics: SomeTopics) -> dict[str, Partitions]:
+    """Every member's next target."""
+    work = TargetWork(group, topics, "uniform")
+    assert work.steps.advance(1 << 30) or work.steps.advance(1)
+    return {**group.target, **work.steps.result}
+
+
 def test_a_target_names_topics_by_their_ids_and_forgets_those_of_a_topic_made_anew() -> None:
     topics, group = SomeTopics(), ConsumerGroup("g", Population())
     old = topics.put("t", 2)
     for name in ("a", "b"):
         group.apply(ConsumerKey(MEMBER, "g", name), subscription("t", "gone"))
-    found = new_target(group, topics, "uniform")
-    assert found == {"a": {old: frozenset({0})}, "b": {old: frozenset({1})}}
+    assert target(group, topics) == {"a": {old: frozenset({0})}, "b": {old: frozenset({1})}}
     for name, partitions in (("a", {old: frozenset({1})}), ("b", {old: frozenset({0})})):
         group.apply(ConsumerKey(TARGET, "g", name), Target(partitions))
-    assert new_target(group, topics, "uniform")["a"] == {old: frozenset({1})}, "it keeps what it had"
+    assert target(group, topics)["a"] == {old: frozenset({1})}, "it keeps what it had"
     topics.delete("t")
     new = topics.put("t", 2)
-    assert new_target(group, topics, "uniform")["a"] == {new: frozenset({0})}
+    assert target(group, topics)["a"] == {new: frozenset({0})}

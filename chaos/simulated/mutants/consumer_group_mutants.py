@@ -8,6 +8,7 @@ from typing import Final
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 
 _RECONCILING: Final = "tidelog.groups.consumer.reconciling"
+_DECIDED: Final = "tidelog.groups.consumer.decided"
 _HEARTBEATING: Final = "tidelog.groups.consumer.heartbeating"
 _ASKING: Final = "tidelog.groups.consumer.asking"
 _CLAIMS: Final = "tidelog.groups.state.consumer_claims"
@@ -41,10 +42,14 @@ _COORDINATOR: Final = (
         rule="one owner",
         what="The coordinator tells members what they own before it is in the log, and tells others what follows from "
         "it: the next coordinator knows nothing of either.",
-        module=_HEARTBEATING,
-        old="        consumer.busy += len(batches)\n        if not batches:\n",
-        new="        pending.tell(ErrorCode.NONE)\n        if not batches:\n",
-        more=(Edit(_HEARTBEATING, "        consumer.busy -= self._appends\n", ""),),
+        module=_DECIDED,
+        old="            consumer.busy += 1\n            group.record_number",
+        new="            group.record_number",
+        more=(
+            Edit(
+                _DECIDED, "        self._change.group.busy -= 1\n        self._left -= 1\n", "        self._left -= 1\n"
+            ),
+        ),
     ),
     mutant(
         id="any-earlier-epoch-is-good",

@@ -30,6 +30,8 @@ CONSUMER_GROUPS: Final[Setting] = replace(
         **GROUPS.config,
         "group.consumer.session.timeout.ms": str(SESSION_MS),
         "group.consumer.heartbeat.interval.ms": "300",
+        "group.consumer.assignment.interval.ms": "500",
+        "group.coordinator.work.max": "60",  # so that a target takes several turns
     },
     partitions=4,
     work=ConsumerGroupWork,

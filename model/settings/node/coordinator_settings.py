@@ -46,6 +46,15 @@ class GroupSettings:
     group_consumer_max_heartbeat_interval_ms: int = integer(
         15_000, "Longest consumer.heartbeat.interval.ms that a group may set.", at_least=1
     )
+    group_consumer_assignment_interval_ms: int = integer(
+        1_000, "Shortest time between two target assignments of a group of the consumer protocol.", at_least=0
+    )
+    group_consumer_min_assignment_interval_ms: int = integer(
+        0, "Smallest consumer.assignment.interval.ms that a group may set.", at_least=0
+    )
+    group_consumer_max_assignment_interval_ms: int = integer(
+        15_000, "Largest consumer.assignment.interval.ms that a group may set.", at_least=0
+    )
     group_consumer_max_size: int = integer(10_000, "Most members in a group of the consumer protocol.", at_least=1)
     group_consumer_assignors: tuple[str, ...] = listing(
         ("uniform", "range"),
@@ -63,6 +72,12 @@ class GroupSettings:
     )
     group_coordinator_appends_max: int = integer(
         10_000, "Most unanswered group writes to one partition of __consumer_offsets.", at_least=1
+    )
+    group_coordinator_work_max: int = integer(
+        2_500,
+        "Most work on one group in one turn of the event loop, in microseconds or so; larger target assignments are "
+        "made over several turns.",
+        at_least=1,
     )
     offset_metadata_max_bytes: int = integer(4_096, "Most bytes of metadata with a committed offset.", at_least=0)
     offsets_commit_timeout_ms: int = integer(
