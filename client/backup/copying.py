@@ -164,9 +164,11 @@ class Examination:
         offset ``start`` on; earlier batches are checked as well. Raises :class:`Damaged` if the file is not a sequence
         of batches in order with matching CRCs, :class:`BackupError` if ``start`` lies within a batch, and
         :class:`OSError`."""
-        rest: bytes | memoryview = b""
-        for read in self._place.read(self._key):
-            data = memoryview(b"".join((rest, read)) if rest else read)
+        reading = self._place.read(self._key)
+        read: bytes | None = next(reading, b"")
+        rest = memoryview(b"")
+        while read:
+            data = memoryview(read)
             batches = self._split(data, allow_partial_tail=True)
             whole = sum(batch.size for batch in batches)
             if self._digest is not None:
@@ -189,7 +191,11 @@ class Examination:
             if passed < whole:
                 yield Piece(data[passed:whole], self._end)
             rest = data[whole:]
-        self._split(memoryview(rest))
+            try:
+                read = reading.send(len(rest))
+            except StopIteration:
+                break
+        self._split(rest)
 
     def found(self) -> Examined:
         """Return what was in the file, once all pieces were taken."""

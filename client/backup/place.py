@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -70,8 +70,9 @@ class Place(Protocol):
 
     def remove(self, key: str) -> None: ...
 
-    def read(self, key: str) -> Iterator[bytes]:
-        """Yield a file's bytes in order, in pieces of any size."""
+    def read(self, key: str) -> Generator[bytes, int | None, None]:
+        """Yield a file's bytes in order, in pieces of any size. The last bytes of a piece, as many as are sent in, come
+        again with more after them. The end: there is no more."""
 
     def size(self, key: str) -> int | None:
         """Return the length of a file; ``None`` if it is missing. (An empty file has no objects.)"""
@@ -125,13 +126,16 @@ class Directory:
     def remove(self, key: str) -> None:
         (self.path / key).unlink()
 
-    def read(self, key: str) -> Iterator[bytes]:
-        with (self.path / key).open("rb", buffering=0) as file:
-            while piece := file.read(READ_BYTES):
+    def read(self, key: str) -> Generator[bytes, int | None, None]:
+        rest = 0
+        with (self.path / key).open("rb") as file:
+            while len(piece := file.read(max(READ_BYTES, 2 * rest))) > rest:
+                begin = file.tell() - len(piece)
+                rest = (yield piece) or 0
                 if hasattr(os, "posix_fadvise"):
                     # It is read once: its pages are of more use to those who write.
-                    os.posix_fadvise(file.fileno(), file.tell() - len(piece), len(piece), os.POSIX_FADV_DONTNEED)
-                yield piece
+                    os.posix_fadvise(file.fileno(), begin, len(piece) - rest, os.POSIX_FADV_DONTNEED)
+                file.seek(-rest, os.SEEK_CUR)
 
     def size(self, key: str) -> int | None:
         path = self.path / key
@@ -205,9 +209,12 @@ class ObjectStore:
         with self._named():
             self._library.delete(self._store, list(self._names(f"{key}/")))
 
-    def read(self, key: str) -> Iterator[bytes]:
+    def read(self, key: str) -> Generator[bytes, int | None, None]:
+        rest = b""
         for name in sorted(self._names(f"{key}/")):
-            yield self._get(name)
+            piece = rest + self._get(name)
+            again = (yield piece) or 0
+            rest = piece[len(piece) - again :]
 
     def size(self, key: str) -> int | None:
         return sum(int(each["size"]) for each in self._objects(f"{key}/"))
