@@ -183,8 +183,10 @@ def test_the_tests_of_a_wheel_need_nothing_but_the_wheel() -> None:
     """They run in an environment with the wheel, what it depends on, and the packages that cibuildwheel is told of."""
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())
     settings = told["tool"]["cibuildwheel"]
-    brought = {re.split(r"[\s<>=;\[]", each)[0].lower() for each in told["project"]["dependencies"]}
-    brought |= {re.split(r"[\s<>=;\[]", each)[0].lower() for each in settings["test-requires"]}
+    needs = [*told["project"]["dependencies"], *settings["test-requires"]]
+    for extra in settings["test-extras"]:
+        needs += told["project"]["optional-dependencies"][extra]
+    brought = {re.split(r"[\s<>=;\[]", each)[0].lower() for each in needs}
     named = re.findall(r"(--ignore=)?\{project\}/(\S+)", settings["test-command"])
     left_out = {ROOT / name for ignored, name in named if ignored}
     run_there = [ROOT / name for ignored, name in named if not ignored]

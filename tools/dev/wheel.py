@@ -55,7 +55,8 @@ def build_and_test() -> Path:
         print(f"built {wheel.name}; its tests:", flush=True)
         _run([sys.executable, "-m", "venv", str(directory / "empty")])
         quiet = ["--quiet", "--disable-pip-version-check", "-c", str(CONSTRAINTS)]
-        _run([str(directory / "empty/bin/pip"), "install", *quiet, str(wheel), *settings["test-requires"]])
+        whole = f"{wheel}[{','.join(settings['test-extras'])}]"
+        _run([str(directory / "empty/bin/pip"), "install", *quiet, whole, *settings["test-requires"]])
         command = f'PATH="{directory}/empty/bin:$PATH"; {settings["test-command"].format(project=ROOT)}'
         if (code := subprocess.run(["sh", "-c", command], cwd=directory).returncode) != 0:
             raise StepFailed(f"the wheel's tests: exit code {code}")
