@@ -1,7 +1,8 @@
-"""TLS handshakes of a Kafka listener, off the event loop: they are costly, and there may be many.
+"""TLS handshakes of a listener with sockets of its own, off the event loop: they are costly, and there may be many.
 
 Each step of a handshake runs on one of a few threads; OpenSSL releases the interpreter while it computes. Between
 steps, the loop waits for the client. Silent connections cost as little as on a plaintext listener, and hold no place.
+Kafka listeners and the HTTP listener use it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from tidelog.broker.kafka.fair_places import FairPlaces
 from tidelog.broker.kafka.wire.junk import HTTP2, known_stranger
-from tidelog.broker.kafka.wire.tls_socket import TlsSocket
+from tidelog.broker.kafka.wire.tls_socket import TlsSocket, until_ready
 from tidelog.proto.transport.http2_referral import Referral
 from tidelog.security.session import Session
 from tidelog.security.tls_store import NotAuthenticated, TlsStore
@@ -35,8 +36,10 @@ class HandshakeFailed(Exception):
 class Handshakes:
     """See the module."""
 
-    def __init__(self, store: TlsStore) -> None:
+    def __init__(self, store: TlsStore, needs: str = "") -> None:
+        """``needs``: what clients in plaintext lack, by default Kafka's setting."""
         self._store = store
+        self._needs = needs or f"security.protocol={store.rules.protocol}"
         self._loop = asyncio.get_running_loop()
         self._threads = ThreadPoolExecutor(THREADS, "tls")
         self._places = FairPlaces(UNDER_WAY_MAX)
@@ -44,8 +47,17 @@ class Handshakes:
         """Includes those that wait."""
 
     async def shake(self, sock: socket.socket, host: str) -> tuple[TlsSocket, Session]:
-        """Perform the handshake on a fresh socket from ``host``. Raises :class:`HandshakeFailed`, after closing the
-        socket."""
+        """Perform the handshake on a fresh socket from ``host``, and find the session of the client's certificate.
+        Raises :class:`HandshakeFailed`, after closing the socket."""
+        found = await self.encrypt(sock, host)
+        try:
+            return found, self._store.session_of(found.certificate)
+        except NotAuthenticated as nobody:
+            found.close()
+            raise HandshakeFailed(str(nobody)) from None
+
+    async def encrypt(self, sock: socket.socket, host: str) -> TlsSocket:
+        """Perform the handshake. Raises :class:`HandshakeFailed`, after closing the socket."""
         found: socket.socket | ssl.SSLSocket = sock
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -53,7 +65,7 @@ class Handshakes:
             async with self._places.place(host), asyncio.timeout(TIMEOUT_S):
                 found = self._store.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
                 await self._steps(found)
-            return TlsSocket(found), self._store.session_of(found.getpeercert(binary_form=True))
+            return TlsSocket(found)
         except TimeoutError:
             found.close()
             raise HandshakeFailed(f"expected a TLS handshake within {TIMEOUT_S:g} s") from None
@@ -63,10 +75,7 @@ class Handshakes:
         except OSError as error:
             found.close()
             raise HandshakeFailed(f"the TLS handshake was aborted: {error.strerror or error}") from None
-        except (HandshakeFailed, NotAuthenticated) as failed:
-            found.close()
-            raise HandshakeFailed(str(failed)) from None
-        except asyncio.CancelledError:
+        except (HandshakeFailed, asyncio.CancelledError):
             found.close()
             raise
 
@@ -90,13 +99,13 @@ class Handshakes:
                     raise
                 return
             except ssl.SSLWantReadError:
-                await self._until_ready(found, writing=False)
+                await until_ready(found, writing=False)
             except ssl.SSLWantWriteError:
-                await self._until_ready(found, writing=True)
+                await until_ready(found, writing=True)
 
     async def _expect_tls(self, sock: socket.socket) -> None:
         """Raise :class:`HandshakeFailed` if the client starts with something else."""
-        await self._until_ready(sock, writing=False)
+        await until_ready(sock, writing=False)
         first = sock.recv(_PEEK_BYTES, socket.MSG_PEEK)
         if first[:1] == bytes((_TLS_HANDSHAKE,)):
             return
@@ -105,9 +114,7 @@ class Handshakes:
         if first[:4] == HTTP2:
             await self._tell_grpc(sock)
         what = known_stranger(first) or "something else"
-        raise HandshakeFailed(
-            f"expected TLS, found {what} in plaintext: the client needs security.protocol={self._store.rules.protocol}"
-        )
+        raise HandshakeFailed(f"expected TLS, found {what} in plaintext: the client needs {self._needs}")
 
     async def _tell_grpc(self, sock: socket.socket) -> None:
         referral = Referral(
@@ -120,26 +127,7 @@ class Handshakes:
                 sock.send(out)
             if not data or referral.answered:
                 return
-            await self._until_ready(sock, writing=False)
-
-    async def _until_ready(self, sock: socket.socket, *, writing: bool) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
-        add, remove = (
-            (self._loop.add_writer, self._loop.remove_writer)
-            if writing
-            else (self._loop.add_reader, self._loop.remove_reader)
-        )
-
-        def say() -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        fd = sock.fileno()
-        add(fd, say)
-        try:
-            await ready
-        finally:
-            remove(fd)
+            await until_ready(sock, writing=False)
 
 
 def _told(error: ssl.SSLError) -> str:

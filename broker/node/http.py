@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
-from collections.abc import Awaitable, Callable, Mapping
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tidelog.broker.access.http_login import Admission, HttpLogin
+from tidelog.broker.kafka.handshakes import HandshakeFailed, Handshakes
 from tidelog.broker.kafka.wire.junk import stranger
+from tidelog.broker.node import http_tls
 from tidelog.broker.notices import Notices
 from tidelog.proto.transport.http2_referral import Referral
 from tidelog.proto.transport.network import Address
@@ -50,6 +52,8 @@ def text_page(status: int, text: str, word: str = "") -> Page:
 
 
 Make = Callable[[], Page | Awaitable[Page]]
+Reader = asyncio.StreamReader | http_tls.TlsStream
+Writer = asyncio.StreamWriter | http_tls.TlsStream
 
 
 class HttpServer:
@@ -68,19 +72,29 @@ class HttpServer:
         self._elsewhere = elsewhere
         self._notices = Notices()
         self._server: asyncio.Server | None = None
+        self._handshakes: Handshakes | None = None
+        self._listening: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
         """One per connection, the one with the oldest last request first."""
 
     async def start(self, address: Address, tls: TlsStore | None = None) -> Address:
         """Bind and return the real address. Raises ``OSError`` naming it."""
-        context = None if tls is None else _renewing(tls)
         try:
-            self._server = await asyncio.start_server(self._connected, address.host, address.port, ssl=context)
+            if tls is None:
+                self._server = await asyncio.start_server(self._connected, address.host, address.port)
+                bound = list(self._server.sockets)
+            else:
+                bound = self._listening = await http_tls.listen(address)
         except OSError as error:
             raise OSError(
                 error.errno, f"cannot listen on {address} (http.listener): {error.strerror or error}"
             ) from None
-        host, port = self._server.sockets[0].getsockname()[:2]
+        if tls is not None:
+            self._handshakes = Handshakes(tls, "https://")
+            loop = asyncio.get_running_loop()
+            self._accepting = [loop.create_task(http_tls.accept(sock, self._accepted)) for sock in self._listening]
+        host, port = bound[0].getsockname()[:2]
         return Address(host, port)
 
     async def close(self) -> None:
@@ -88,23 +102,48 @@ class HttpServer:
             self._login.close()
         if self._server is not None:
             self._server.close()
-        for task in list(self._tasks):
+        tasks = [*self._accepting, *self._tasks]
+        for task in tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks)
+        for sock in self._listening:
+            sock.close()
+        if self._handshakes is not None:
+            await self._handshakes.close()
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._begin(self._serve(reader, writer), writer.close)
+
+    def _accepted(self, sock: socket.socket, peer: Address) -> None:
+        self._begin(self._serve_tls(sock, peer), sock.close)
+
+    def _begin(self, serving: Coroutine[Any, Any, None], close: Callable[[], None]) -> None:
         if len(self._tasks) >= CONNECTIONS_MAX:
             oldest = next(iter(self._tasks))
             del self._tasks[oldest]
             oldest.cancel()
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        task = asyncio.get_running_loop().create_task(serving)
         self._tasks[task] = None
-        task.add_done_callback(lambda done: self._ended(done, writer))
+        task.add_done_callback(lambda done: self._ended(done, close))
 
-    def _ended(self, task: asyncio.Task[None], writer: asyncio.StreamWriter) -> None:
+    def _ended(self, task: asyncio.Task[None], close: Callable[[], None]) -> None:
         self._tasks.pop(task, None)
-        writer.close()
+        close()
+
+    async def _serve_tls(self, sock: socket.socket, peer: Address) -> None:
+        assert self._handshakes is not None
+        try:
+            encrypted = await self._handshakes.encrypt(sock, peer.host)
+        except HandshakeFailed as failed:
+            self._notices.say(asyncio.get_running_loop().time(), "HTTPS", str(peer), str(failed))
+            return
+        stream = http_tls.TlsStream(encrypted, peer)
+        try:
+            await self._serve(stream, stream)
+            await stream.linger()
+        finally:
+            stream.close()
 
     def _came_last(self) -> None:
         """Note that a request came on the current connection."""
@@ -112,7 +151,7 @@ class HttpServer:
         if task is not None and self._tasks.pop(task, self) is None:
             self._tasks[task] = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: Reader, writer: Writer) -> None:
         import h11  # here, so that a node pays for it only on demand
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=READ_BYTES)
@@ -141,9 +180,7 @@ class HttpServer:
         except (TimeoutError, OSError):
             pass
 
-    async def _turn_away(
-        self, what: str, data: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _turn_away(self, what: str, data: bytes, reader: Reader, writer: Writer) -> None:
         """Log, and tell a gRPC client, that this is the wrong port. Others are just disconnected."""
         text = f"expected HTTP (http.listener: metrics and health), found {what}; {self._elsewhere}"
         host, port = writer.get_extra_info("peername")[:2]
@@ -156,7 +193,7 @@ class HttpServer:
             await writer.drain()
             data = await reader.read(READ_BYTES)
 
-    async def _answer(self, h11: Any, connection: Any, writer: asyncio.StreamWriter, request: Any) -> None:
+    async def _answer(self, h11: Any, connection: Any, writer: Writer, request: Any) -> None:
         path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
         if request.method not in (b"GET", b"HEAD"):
             page = text_page(405, f"expected GET, found {request.method.decode('ascii', 'replace')}\n")
@@ -175,13 +212,12 @@ class HttpServer:
         writer.write(out)
         await writer.drain()
 
-    async def _page(self, path: str, make: Make, writer: asyncio.StreamWriter, request: Any) -> Page:
+    async def _page(self, path: str, make: Make, writer: Writer, request: Any) -> Page:
         login = self._login
         if login is None:
             return await _made(make)
         shown = next((value for name, value in request.headers if name == b"authorization"), b"")
-        tls = writer.get_extra_info("ssl_object")
-        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        certificate = writer.get_extra_info("certificate")
         peer = Address(*writer.get_extra_info("peername")[:2])
         found = await login.admit(peer, shown.decode("latin-1"), certificate)
         if found is Admission.ALL:
@@ -199,20 +235,7 @@ async def _made(make: Make) -> Page:
     return page if isinstance(page, Page) else await page
 
 
-def _renewing(tls: TlsStore) -> ssl.SSLContext:
-    """Return a context that hands each new connection to the current one. Whether a certificate is requested is fixed
-    when the connection starts, and does not change with the context."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.verify_mode = tls.context.verify_mode
-
-    def lead(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = tls.context
-
-    context.sni_callback = lead
-    return context
-
-
-async def _next_request(h11: Any, connection: Any, reader: asyncio.StreamReader, data: bytes) -> Any:
+async def _next_request(h11: Any, connection: Any, reader: Reader, data: bytes) -> Any:
     """Read one request, which begins with ``data``; ``None`` at the end of the connection. A body is left unread, and
     with it the connection cannot go on."""
     lines = 0
@@ -236,7 +259,7 @@ async def _next_request(h11: Any, connection: Any, reader: asyncio.StreamReader,
             return None
 
 
-async def _refuse(h11: Any, connection: Any, writer: asyncio.StreamWriter, error: Any) -> None:
+async def _refuse(h11: Any, connection: Any, writer: Writer, error: Any) -> None:
     if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
     body = f"bad request: {error}\n".encode()

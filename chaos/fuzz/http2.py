@@ -65,7 +65,7 @@ class Http2Door:
             sent = damaged(rng, bytes(14) + sent, others)[14:]
             others[int(rng.random() * len(others))] = sent[:2_000]
         reader, writer = await asyncio.open_connection(*self._server.address)
-        turns = asyncio.get_running_loop().create_task(_longest_turn())
+        turns = asyncio.get_running_loop().create_task(longest_turn())
         try:
             with suppress(OSError, TimeoutError):
                 writer.write(sent)
@@ -78,7 +78,7 @@ class Http2Door:
         return await turns
 
 
-async def _longest_turn() -> float:
+async def longest_turn() -> float:
     """Return, once cancelled, the longest processor time of a turn of the loop."""
     longest_s, before_s = 0.0, time.thread_time()
     with suppress(asyncio.CancelledError):

@@ -210,6 +210,7 @@ class Ticket:
         either: set[asyncio.Future[Any]] = {first, self.arrived}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if first.done():
+            self.arrived.cancel()
             return _Resumed(first, self._grpc)
         wire = self.arrived.result()
         first.add_done_callback(lambda _: wire.close("the stream of gRPC has ended"))
@@ -288,12 +289,17 @@ class TcpStreams:
                 log.warning("cannot accept a TCP stream: %s", error)
                 await asyncio.sleep(0.1)
                 continue
-            if len(self._waiting) >= _WAITING_MAX:
+            if not self._expects_any() or len(self._waiting) >= _WAITING_MAX:
                 sock.close()
                 continue
             task = loop.create_task(self._admit(sock), name="admit a TCP stream")
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
+
+    def _expects_any(self) -> bool:
+        """Return whether a stream waits for its connection. If none does, it is a stranger's, and not worth a TLS
+        handshake, which would hold the event loop for up to 6 ms."""
+        return any(not ticket.arrived.done() for ticket in self._tickets.values())
 
     async def _admit(self, sock: socket.socket) -> None:
         """Take a new connection's ticket; close the connection without a valid one."""

@@ -154,6 +154,20 @@ BOUNDS = (
         "proto/transport/test_grpc_limits.py::test_a_path_that_is_no_text_ends_a_listener_for_a_moment_only",
     ),
     bound(
+        "strangers-shake-hands-for-streams-over-tcp",
+        "proto.transport.tcp_streams",
+        "            if not self._expects_any() or len",
+        "            if len",
+        "proto/transport/test_tcp_streams.py::test_a_connection_that_no_stream_waits_for_is_closed_at_once",
+    ),
+    bound(
+        "handshakes-on-the-event-loop",
+        "broker.kafka.handshakes",
+        "                step = self._loop.run_in_executor(self._threads, found.do_handshake)\n",
+        "                found.do_handshake()\n                return\n",
+        "broker/node/test_http_tls.py::test_a_handshake_with_a_large_key_does_not_hold_the_loop",
+    ),
+    bound(
         "any-number-of-batches-in-a-request",
         "replication.serving.producing",
         "                batches = split_batches(data, most=left)\n",

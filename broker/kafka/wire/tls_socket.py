@@ -1,7 +1,8 @@
-"""An accepted socket under TLS, with the part of a socket's interface that a Kafka connection uses."""
+"""An accepted socket under TLS, with the part of a socket's interface that connections use."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
 
@@ -26,6 +27,11 @@ class TlsSocket:
     def pending(self) -> bool:
         """Whether decrypted bytes wait here. The event loop, which watches the socket, does not notice them."""
         return self._ssl.pending() > 0
+
+    @property
+    def certificate(self) -> bytes | None:
+        """The certificate that the client presented, as DER."""
+        return self._ssl.getpeercert(binary_form=True)
 
     def recv_into(self, view: memoryview) -> int:
         """Fill the view as far as records have arrived; TLS yields one record, at most 16 KiB, at a time."""
@@ -72,3 +78,21 @@ class TlsSocket:
 
 
 AnySocket = socket.socket | TlsSocket
+
+
+async def until_ready(sock: AnySocket, *, writing: bool) -> None:
+    """Wait until the system can take bytes, or has some."""
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+
+    def say() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    fd = sock.fileno()
+    add(fd, say)
+    try:
+        await ready
+    finally:
+        remove(fd)
