@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Compiled twin of what ``client/fast_path.py`` does for each record, several times as fast.
+"""Compiled twin of ``client/fast_path.py``'s work for each record, several times as fast.
 
-Nothing here lets another thread run between its first look at an open batch and its last change: no Python code is
-called, and nothing is made that could set off the cyclic collector. So holding the interpreter's lock and seeing the
-producer's own lock free is as good as taking it.
+Nothing here lets another thread run between the first read of an open batch and the last change to it: the code calls
+no Python code and creates nothing that could trigger the cyclic collector. So holding the interpreter's lock and seeing
+that the producer's own lock is free is as good as taking it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -24,7 +24,7 @@ cdef extern from "Python.h":
         object (*tp_new)(PyTypeObject *, PyObject *, PyObject *)
 
 VERSION = 1
-"""Raised with each change of what Python code expects of this module; another one's build is not used."""
+"""Incremented whenever Python code expects something else of this module; builds with another version are not used."""
 
 cdef enum:
     RECORD_OVERHEAD = 12
@@ -69,7 +69,7 @@ cdef class Taking:
         self._made = made
 
     cdef object quick(self, object topic, object value, object key):
-        """The future of a record that was added to an open batch, or None."""
+        """Add a record to an open batch and return its future; None if that needs the slow path."""
         cdef PyObject *found
         cdef OpenBatches queues
         cdef OpenColumns batch

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Compiled twin of the record codec: the same records as bytes, several times as fast.
 
-Optional: ``setup.py`` builds it where a compiler is, ``tidelog.proto.records.compiled_codec`` looks for it. What
-is unusual (a damaged record, a value that is no ``bytes``, numbers near the edge of 64 bits) is not
-judged here: the functions return None and the plain Python twin says what it is.
+It is optional: ``setup.py`` builds it if there is a compiler, and ``tidelog.proto.records.compiled_codec`` looks for
+it. It does not judge unusual cases (a damaged record, a value that is not ``bytes``, numbers near the limits of 64
+bits): the functions return None, and the plain Python twin decides.
 """
 
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
@@ -23,14 +23,14 @@ cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
 
 VERSION = 5
-"""Raised with each change of what Python code expects of this module; another one's build is not used."""
+"""Incremented whenever Python code expects something else of this module; builds with another version are not used."""
 
 cdef enum:
     HEADER_SIZE = 61
     CAPACITY_FIRST = 1024
     FRAME_MAX = 40
 
-cdef enum:  # what became of a record that was to be added to columns
+cdef enum:  # the outcome of adding a record to columns
     DONE = 0
     UNUSUAL = 1
     TOO_LARGE = 2
@@ -81,7 +81,7 @@ cdef inline Py_ssize_t bytes_width(object data) noexcept:
 
 
 cdef inline object exact(object data):
-    """Return None or ``bytes``. Raises ``TypeError`` for what is no buffer."""
+    """Return None or ``bytes``. Raises ``TypeError`` if ``data`` is not a buffer."""
     if data is None or PyBytes_CheckExact(data):
         return data
     return bytes(memoryview(data))
@@ -211,7 +211,7 @@ def values_body(list values):
 
 
 cdef inline int get(const uint8_t **position, const uint8_t *end, int bits, int64_t *number) noexcept nogil:
-    """Read a varint; 0 when it is cut off or longer than ``bits`` allow."""
+    """Read a varint; return 0 if it is truncated or longer than ``bits`` allow."""
     cdef const uint8_t *at = position[0]
     cdef uint64_t found = 0
     cdef uint8_t byte
@@ -233,7 +233,7 @@ cdef inline int get(const uint8_t **position, const uint8_t *end, int bits, int6
 
 
 cdef inline int get_bytes(const uint8_t **position, const uint8_t *end, const uint8_t **data, int64_t *size) noexcept nogil:
-    """Find a sized byte string; its size is negative for null. 0 when it is cut off."""
+    """Find a sized byte string; its size is negative for null. Return 0 if it is truncated."""
     if not get(position, end, 32, size):
         return 0
     data[0] = position[0]
@@ -253,11 +253,11 @@ cdef inline object made(const uint8_t *data, int64_t size):
 def decode(
     bytes body, int64_t base_offset, int64_t base_timestamp, fixed_timestamp, int32_t count, int32_t last_delta, kind, tuple tail=()
 ):
-    """Return a list of one ``kind`` (tuple or a subclass without fields of its own) a record, with the items of ``tail``
-    at its end, or of the values alone where ``kind`` is None; None for what the Python twin must judge.
+    """Return a list with one ``kind`` (tuple or a subclass without its own fields) per record, with the items of
+    ``tail`` at its end, or with only the values if ``kind`` is None. Return None if the Python twin must judge.
 
-    The cyclic collector does not visit what it returns: a record holds nothing that could lead back to it, if
-    ``tail`` does not. A consumer that keeps 100,000 of them would spend more time in the collector than here.
+    The cyclic collector does not track the returned records: a record holds nothing that could refer back to it, unless
+    ``tail`` does. Otherwise a consumer that keeps 100,000 records would spend more time in the collector than here.
     """
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(body)
     cdef const uint8_t *end = at + PyBytes_GET_SIZE(body)
@@ -341,7 +341,7 @@ cdef tuple read_headers(const uint8_t **position, const uint8_t *stop, int64_t c
 
 
 def spans(bytes body, int64_t base_offset, int64_t base_timestamp, fixed_timestamp, int32_t count, int32_t last_delta):
-    """See ``tidelog.proto.records.spans.record_spans``; None for what the Python twin must judge."""
+    """See ``tidelog.proto.records.spans.record_spans``; None if the Python twin must judge."""
     cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(body)
     cdef const uint8_t *at = start
     cdef const uint8_t *end = at + PyBytes_GET_SIZE(body)
@@ -383,7 +383,7 @@ def spans(bytes body, int64_t base_offset, int64_t base_timestamp, fixed_timesta
 
 
 def keyless(bytes body, int32_t count, int32_t last_delta):
-    """See ``tidelog.proto.records.spans.keyless_record``; None for what the Python twin must judge."""
+    """See ``tidelog.proto.records.spans.keyless_record``; None if the Python twin must judge."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(body)
     cdef const uint8_t *end = at + PyBytes_GET_SIZE(body)
     cdef const uint8_t *stop
@@ -455,7 +455,7 @@ cdef inline bint reserve(Grow *buffer, Py_ssize_t more) noexcept nogil:
 
 
 cdef inline void put_bit(Grow *bitmap, Py_ssize_t index, bint on) noexcept nogil:
-    """Room is there."""
+    """Set a bit; the caller has reserved the room."""
     if index & 7 == 0:
         bitmap.at[index >> 3] = 0
         bitmap.size = (index >> 3) + 1
@@ -474,7 +474,7 @@ cdef struct Blobs:
 
 
 cdef inline int put_blob(Blobs *column, const uint8_t *data, int64_t size) noexcept nogil:
-    """``size`` is negative for null. Returns a status of ``ColumnBuffer.add``."""
+    """Add a value; ``size`` is negative for null. Return a status of ``ColumnBuffer.add``."""
     cdef int64_t length = size if size > 0 else 0
     if column.data.size + length > INT32_MAX:
         return TOO_LARGE
@@ -498,7 +498,7 @@ cdef inline int put_object(Blobs *column, bytes data):
 
 
 cdef inline bint begin(Grow *ends) noexcept nogil:
-    """A column of ends starts with a zero."""
+    """Write the zero with which a column of ends starts."""
     if not reserve(ends, 4):
         return False
     (<int32_t *>ends.at)[0] = 0
@@ -595,8 +595,8 @@ cdef class ColumnBuffer:
 
     def add(self, bytes body, int64_t base_offset, int64_t base_timestamp, fixed_timestamp, int32_t count,
             int32_t last_delta, int64_t first, int64_t end):
-        """Add the records of a batch with offsets from ``first`` to before ``end``; False, with nothing changed,
-        for what the Python twin must judge."""
+        """Add a batch's records with offsets from ``first`` to before ``end``. Return False, with nothing changed, if
+        the Python twin must judge."""
         cdef bint fixed = fixed_timestamp is not None
         cdef int64_t stamp = fixed_timestamp if fixed else base_timestamp
         cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(body)
@@ -682,7 +682,7 @@ cdef class ColumnBuffer:
                 continue
             for index in range(name_size):
                 if name[index] > 127:
-                    return UNUSUAL  # it may be no UTF-8
+                    return UNUSUAL  # it may not be UTF-8
             status = put_blob(&self._names, name, name_size)
             if status == DONE:
                 status = put_blob(&self._contents, content, content_size)
@@ -692,7 +692,7 @@ cdef class ColumnBuffer:
 
     cdef inline int _add_row(self, int64_t offset, int64_t time, int32_t kind, const uint8_t *key, int64_t key_size,
                              const uint8_t *value, int64_t value_size, int64_t header_count) noexcept nogil:
-        """Its headers were added before."""
+        """Add a row whose headers were already added."""
         cdef Py_ssize_t row = self.count
         cdef int status
         if not (reserve(&self._offsets, 8) and reserve(&self._times, 8) and reserve(&self._kinds, 4)):
@@ -718,7 +718,7 @@ cdef class ColumnBuffer:
         return DONE
 
     def append(self, int64_t offset, int64_t stamp, int32_t kind, bytes key, bytes value, tuple headers):
-        """Add one record, already read; see the twin."""
+        """Add one decoded record; see the twin."""
         cdef int status = DONE
         cdef const char *name_bytes
         cdef Py_ssize_t name_size
@@ -738,7 +738,7 @@ cdef class ColumnBuffer:
             raise OverflowError("expected a column below 2 GiB, found more")
 
     def take(self):
-        """Return the columns and begin anew; see the twin."""
+        """Return the columns and start over; see the twin."""
         cdef object valid = None
         cdef tuple headers = None
         cdef tuple found
