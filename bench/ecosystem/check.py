@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog import Consumer, TopicPartition
+from tidelog import Consumer, Producer, TopicPartition
 from tidelog.cli.local.watch import wait_until
 from tidelog.client.config.security import SecuritySettings
 from tidelog.client.record import ConsumerRecord
@@ -66,6 +66,24 @@ def started(
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+def application(stack: ExitStack, command: Sequence[str], log: Path, ready: str) -> subprocess.Popen[bytes]:
+    """Run a program until the stack ends; return once it has said ``ready`` in its log, which it may share with one
+    before it."""
+    log.touch()
+    before = log.read_text().count(ready)
+    process = stack.enter_context(started(command, log))
+    until(f"{ready!r} in {log}", lambda: log.read_text().count(ready) > before, process)
+    return process
+
+
+def produce(bootstrap: str, lines: Sequence[str]) -> None:
+    """Produce texts into the topic ``lines``, each under another key."""
+    with Producer(bootstrap) as producer:
+        for number, line in enumerate(lines):
+            producer.send("lines", line.encode(), key=str(number).encode())
+        producer.flush(WAIT_S)
 
 
 def until(what: str, condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:

@@ -2,6 +2,31 @@
 
 from __future__ import annotations
 
-from tidelog.bench.ecosystem.checks import connect, franz_go, mirrormaker, spark_token, streams
+from typing import Final
 
-CHECKS = (connect.CHECK, franz_go.CHECK, mirrormaker.CHECK, spark_token.CHECK, streams.CHECK)
+from tidelog.bench.ecosystem.check import Check
+from tidelog.bench.ecosystem.checks import (
+    connect,
+    franz_go,
+    kcat,
+    mirrormaker,
+    processors,
+    small_clients,
+    spark_token,
+    streams,
+)
+
+CHECKS: Final[tuple[Check, ...]] = (
+    kcat.CHECK,
+    franz_go.CHECK,
+    small_clients.SARAMA,
+    small_clients.KAFKA_GO,
+    small_clients.KAFKA_JS,
+    spark_token.CHECK,
+    processors.QUIX,
+    processors.FAUST,
+    processors.FASTSTREAM,
+    streams.CHECK,
+    connect.CHECK,
+    mirrormaker.CHECK,
+)
