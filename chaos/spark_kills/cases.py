@@ -69,13 +69,13 @@ _DRIVER: Final = (
     ),
     Case(
         "driver-first-batch",
-        "driver killed in the middle of the first batch of all",
+        "driver killed in the middle of the very first batch",
         (_at(Call.PRODUCE, When.STARTED, Action.KILL_DRIVER, batch=0, nth=4),),
         Expect(losers=1, jobs=2),
     ),
     Case(
         "driver-prepared",
-        "driver killed when all is prepared, its request to commit never arrives",
+        "driver killed when everything is prepared; its request to commit never arrives",
         (_at(Call.COMMIT, When.BEFORE, Action.KILL_DRIVER, Action.LOSE),),
         Expect(losers=2, jobs=2),
     ),
@@ -93,24 +93,24 @@ _DRIVER: Final = (
     ),
     Case(
         "driver-decided",
-        "driver killed after the decision, before it is answered",
+        "driver killed after the decision, before the answer",
         (_at(Call.COMMIT, When.RAN, Action.CHECK_UNLOGGED, Action.KILL_DRIVER),),
         Expect(already=1, jobs=2),
     ),
     Case(
         "driver-told",
-        "driver killed when it has its answer, before Spark notes it",
+        "driver killed when it has its answer, before Spark records it",
         (_at(Call.COMMIT, When.RAN, Action.CHECK_UNLOGGED, Action.KILL_DRIVER_TOLD),),
         Expect(already=1, jobs=2),
     ),
     Case(
         "driver-logged",
-        "driver killed when Spark has noted the batch, at the first request of the next one",
+        "driver killed when Spark has recorded the batch, at the first request of the next one",
         (_at(Call.BEGIN, When.BEFORE, Action.CHECK_LOGGED, Action.KILL_DRIVER, Action.LOSE),),
     ),
     Case(
         "driver-late-commit",
-        "driver killed, its request to commit comes when its successor has begun the batch again",
+        "driver killed; its request to commit arrives when its successor has begun the batch again",
         (
             _at(Call.COMMIT, When.BEFORE, Action.KILL_DRIVER, Action.HOLD, run=1),
             _at(Call.BEGIN, When.RAN, Action.RELEASE, run=2),
@@ -119,7 +119,7 @@ _DRIVER: Final = (
     ),
     Case(
         "driver-twice",
-        "driver killed after a decision, its successor too, in the middle of the next batch",
+        "driver killed after a decision; its successor too, in the middle of the next batch",
         (
             _at(Call.COMMIT, When.RAN, Action.KILL_DRIVER, batch=1),
             _at(Call.PRODUCE, When.STARTED, Action.KILL_DRIVER, batch=2, nth=4),
@@ -137,19 +137,19 @@ _WORKER: Final = (
     ),
     Case(
         "worker-prepared",
-        "Python worker killed when it has prepared, before it has told its driver",
+        "Python worker killed when it has prepared, before it tells its driver",
         (_at(Call.PREPARE, When.RAN, Action.KILL_WORKER),),
         Expect(losers=1),
     ),
     Case(
         "worker-committing",
-        "the Python process that commits killed after the decision: Spark aborts, the query fails and is started again",
+        "the committing Python process killed after the decision: Spark aborts, the query fails and is restarted",
         (_at(Call.COMMIT, When.RAN, Action.KILL_WORKER),),
         Expect(already=1),
     ),
     Case(
         "worker-late-write",
-        "Python worker killed, what it wrote last comes when its batch is committed",
+        "Python worker killed; its last write arrives when its batch is committed",
         (
             _at(Call.PRODUCE, When.BEFORE, Action.KILL_WORKER, Action.HOLD, nth=4),
             _at(Call.COMMIT, When.RAN, Action.RELEASE),
@@ -158,7 +158,7 @@ _WORKER: Final = (
     ),
     Case(
         "worker-late-prepare",
-        "Python worker killed, its request to prepare comes when its batch is committed",
+        "Python worker killed; its request to prepare arrives when its batch is committed",
         (
             _at(Call.PREPARE, When.BEFORE, Action.KILL_WORKER, Action.HOLD),
             _at(Call.COMMIT, When.RAN, Action.RELEASE),
@@ -211,19 +211,19 @@ _DRIVERS: Final = (
     ),
     Case(
         "two-drivers",
-        "two drivers on one checkpoint at once, from the first batch on; the one that fails is started again",
+        "two drivers on one checkpoint at the same time, from the first batch on; the one that fails is restarted",
         together=True,
         expect=Expect(jobs=2),
     ),
     Case(
         "two-drivers-both-commit",
-        "two drivers on one checkpoint: the answer to the first one's commit comes when the second has finished",
+        "two drivers on one checkpoint: the answer to the first one's commit arrives when the second has finished",
         (_at(Call.COMMIT, When.RAN, Action.ANOTHER_DRIVER, Action.HOLD, run=1),),
         Expect(already=1, jobs=2),
     ),
     Case(
         "two-drivers-overtaken",
-        "two drivers on one checkpoint: the first one's request to commit comes when the second has begun its batch",
+        "two drivers on one checkpoint: the first one's request to commit arrives when the second has begun its batch",
         (
             _at(Call.COMMIT, When.BEFORE, Action.ANOTHER_DRIVER, Action.HOLD, run=1),
             _at(Call.BEGIN, When.RAN, Action.RELEASE, run=2),
@@ -293,14 +293,14 @@ _OTHERS: Final = (
     ),
     Case(
         "answer-lost",
-        "the answer to a commit is lost, and asked for again",
+        "the answer to a commit is lost, and the driver asks again",
         (_at(Call.COMMIT, When.RAN, Action.LOSE),),
         Expect(already=1),
         sink={"tidelog.request.timeout.ms": "500"},
     ),
     Case(
         "answers-lost-then-abort",
-        "every answer to a commit is lost until the driver gives up and aborts; the batch is decided and stays so",
+        "every answer to a commit is lost until the driver gives up and aborts; the batch is and remains decided",
         (_at(Call.COMMIT, When.RAN, Action.LOSE, run=1, times=1000),),
         Expect(already=1, aborts=1, jobs=2),
         sink={"tidelog.request.timeout.ms": "400", "tidelog.default.api.timeout.ms": "1500"},
@@ -369,7 +369,7 @@ _EXECUTORS: Final = (
     ),
     Case(
         "executor-and-driver",
-        "executor killed when its task has prepared, the driver when it is told that the batch is decided",
+        "executor killed when its task has prepared; driver killed when it learns that the batch is decided",
         (
             _at(Call.PREPARE, When.RAN, Action.KILL_EXECUTOR),
             _at(Call.COMMIT, When.RAN, Action.CHECK_UNLOGGED, Action.KILL_DRIVER),
@@ -387,7 +387,7 @@ _EXECUTORS: Final = (
     ),
     Case(
         "speculation-late",
-        "the same, and the first attempt prepares after all, when the second is committed",
+        "the same, but the first attempt prepares after all, when the second is committed",
         (
             _at(Call.PREPARE, When.BEFORE, Action.HOLD),
             _at(Call.COMMIT, When.RAN, Action.RELEASE),
