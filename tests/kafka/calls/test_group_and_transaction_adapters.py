@@ -87,8 +87,10 @@ from tidelog.proto.calls.transaction_api import (
     WrittenMarker,
 )
 from tidelog.proto.kafka.messages import decode_request, decode_response, encode_request, encode_response
-from tidelog.proto.kafka.schemas import Schema, schema_of
+from tidelog.proto.kafka.schemas import schema_of
 from tidelog.proto.transport.network import CallContext
+
+from .test_every_field import left_to_default
 
 NONE = ErrorCode.NONE
 FENCED = ErrorCode.PRODUCER_FENCED
@@ -209,17 +211,6 @@ class Node:
             return await api.handle(decode_request(api.key, version, body), version, context)
 
         return asyncio.run(handled())
-
-
-def left_to_default(schema: Schema, values: Mapping[str, Any]) -> set[str]:
-    """The fields of a structure, and of those inside, that an answer does not name: perhaps by another name."""
-    found = {shape.name for shape in schema.shapes if shape.name not in values}
-    for shape in schema.shapes:
-        value = values.get(shape.name)
-        if shape.of is not None and value is not None:
-            for each in value if shape.array else [value]:
-                found |= left_to_default(shape.of, each)
-    return found
 
 
 @pytest.mark.parametrize(("api", "version"), EVERY_VERSION)
