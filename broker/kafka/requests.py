@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from tidelog.broker.access.access import Access
 from tidelog.broker.kafka.calls.cluster.metadata_bytes import METADATA_API, with_throttle_time
 from tidelog.broker.kafka.host import Host
 from tidelog.broker.kafka.wire.apis import Answer, Api, KafkaContext
@@ -39,7 +40,7 @@ _EXEMPT: Final = frozenset((27,))
 class KafkaRequests:
     """See the module."""
 
-    __slots__ = ("_client_id", "_context", "_host", "_mute", "_number", "_peer", "_software")
+    __slots__ = ("_access", "_client_id", "_context", "_host", "_mute", "_number", "_peer", "_software")
 
     def __init__(self, host: Host, number: int, peer: str, session: Session, mute: Callable[[int], None]) -> None:
         """``mute`` begins no further request for so many milliseconds."""
@@ -54,6 +55,9 @@ class KafkaRequests:
     def of(self, session: Session) -> None:
         """Whose requests come from now on."""
         self._context = CallContext(self._host.listener, self._peer, session)
+        self._access: dict[str, Access | None] | None = None
+        """The sender's rights, by request. They are made once for a session, and refer to the authorizer, which
+        follows the metadata."""
 
     @property
     def caller(self) -> CallContext:
@@ -80,11 +84,11 @@ class KafkaRequests:
             usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
             if usage is not None:
                 usage.produced(len(frame))
-            return host.produce.handle(version, head, body, host.access(self._context, "Produce"), usage)
+            return host.produce.handle(version, head, body, self._rights("Produce"), usage)
         if key == fetch_codec.API_KEY and fetch_codec.LEAST <= version <= fetch_codec.MOST:
             head, body = answered_body(frame, flexible=version >= fetch_codec.FLEXIBLE)
             usage = self._usage(client_id_of(frame)) if host.client_quotas.any_set else None
-            access, principal = host.access(self._context, "Fetch"), self._context.session.principal
+            access, principal = self._rights("Fetch"), self._context.session.principal
             return host.fetch.handle(version, head, body, access, usage, principal)
         header = read_request_header(frame)
         if key == API_VERSIONS:
@@ -97,6 +101,14 @@ class KafkaRequests:
 
     def _told(self, software: str, version: str) -> None:
         self._software = software, version
+
+    def _rights(self, request: str) -> Access | None:
+        found = self._access
+        if found is None:
+            found = self._access = {}
+        if request not in found:
+            found[request] = self._host.access(self._context, request)
+        return found[request]
 
     def _usage(self, client_id: str) -> RequestUsage:
         user = self._context.session.principal.name
