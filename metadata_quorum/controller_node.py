@@ -10,7 +10,6 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from tidelog.metadata_quorum.image.change import MetadataDelta, difference
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.metadata_quorum.image.snapshot import decode_snapshot
 from tidelog.metadata_quorum.overdue_brokers import OverdueBrokers, Refuses
+from tidelog.metadata_quorum.proposals import Proposals
 from tidelog.metadata_quorum.publisher import Publisher, encode_with_pauses
 from tidelog.metadata_quorum.quorum import Quorum
 from tidelog.metadata_quorum.raft.files import QuorumFiles
@@ -55,7 +55,7 @@ from tidelog.proto.calls.reassignment_api import (
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
 )
-from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch
+from tidelog.proto.logs.metadata_codec import decode_batch
 from tidelog.proto.logs.metadata_records import BrokerRegistrationChangeRecord, MetadataRecord
 from tidelog.proto.logs.record_levels import DIRECTORIES_VOTE
 from tidelog.proto.transport.network import Address, CallContext, CallHandler, Network, Service, StreamKind
@@ -158,8 +158,7 @@ class ControllerNode:
         self._leader_listeners: list[LeaderListener] = []
         self._sending_listeners: list[SendingListener] = []
         self._requests_under_way = 0
-        self._under_way: deque[tuple[MetadataRecord, ...]] = deque()
-        self._last_proposed: asyncio.Future[Offset] | None = None
+        self._proposals = Proposals(self.quorum.propose, self.controller.catch_up, self._proposal_failed)
         self._timer_wake = asyncio.Event()
         self._balance_due_ms = 0
         self._sweep_due_ms = 0
@@ -190,6 +189,7 @@ class ControllerNode:
 
     async def _end(self) -> None:
         self._stopped = True
+        self._proposals.drop()
         self.publisher.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -246,10 +246,10 @@ class ControllerNode:
     def on_commit(self, offset: Offset, epoch: ControllerEpoch, payload: bytes) -> None:
         if payload and epoch == self.controller.epoch:
             # While this controller leads, every command of its epoch is its own, and they stay in order.
-            records = self._under_way.popleft()
+            records = self._proposals.committed()
         else:
             records = decode_batch(payload) if payload else ()
-        delta = self.controller.commit(records, offset, epoch, settled=not self._under_way)
+        delta = self.controller.commit(records, offset, epoch, settled=not self._proposals)
         self._bytes_since_snapshot += len(payload)
         self._tell(delta)
         if self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots:
@@ -257,8 +257,7 @@ class ControllerNode:
 
     def on_leading(self, epoch: ControllerEpoch) -> None:
         now_ms = self._clock.monotonic_ms()
-        self._under_way.clear()
-        self._last_proposed = None
+        self._proposals.drop()
         self._balance_due_ms = now_ms + self._config.leader_imbalance_check_interval_seconds * 1000
         self._sweep_due_ms = now_ms + self._config.delegation_token_expiry_check_interval_ms
         log.info("node %d is the active controller, epoch %d", self._config.node_id, epoch)
@@ -268,8 +267,7 @@ class ControllerNode:
     def on_resigned(self, epoch: ControllerEpoch) -> None:
         log.info("node %d is not the active controller any more, epoch %d", self._config.node_id, epoch)
         self.controller.resign()
-        self._under_way.clear()
-        self._last_proposed = None
+        self._proposals.drop()
 
     def on_leader_change(self, leader: NodeId | None, epoch: ControllerEpoch) -> None:
         for listener in self._leader_listeners:
@@ -307,18 +305,18 @@ class ControllerNode:
         essential = isinstance(request, (BrokerHeartbeatRequest, RegisterBrokerRequest))
         if not essential and (
             self._requests_under_way >= self._config.controller_requests_max
-            or len(self._under_way) >= ENTRIES_UNDER_WAY_MAX
+            or len(self._proposals) >= ENTRIES_UNDER_WAY_MAX
         ):
             text = f"expected at most {self._config.controller_requests_max} changes under way, found more: try later"
             return refuse(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, text)
         now_ms = self._clock.monotonic_ms()
         decision = self.controller.decide(request, now_ms)
         appended = list(entries(decision.records))
-        if appended and len(self._under_way) + len(appended) > ENTRIES_UNDER_WAY_MAX + ENTRIES_RESERVED:
+        if appended and len(self._proposals) + len(appended) > ENTRIES_UNDER_WAY_MAX + ENTRIES_RESERVED:
             return refuse(request, ErrorCode.THROTTLING_QUOTA_EXCEEDED, "too many changes are under way: try later")
         self._append_entries(appended)
         self.controller.heard(request, now_ms)
-        waiting = self._last_proposed
+        waiting = self._proposals.last
         offset = self.controller.committed.offset
         if waiting is not None:
             self._requests_under_way += 1
@@ -417,22 +415,15 @@ class ControllerNode:
 
     def _append(self, records: Iterable[MetadataRecord]) -> None:
         """Apply records to the draft and propose them."""
-        self._append_entries(entries(records))
+        self._append_entries(list(entries(records)))
 
-    def _append_entries(self, split: Iterable[tuple[MetadataRecord, ...]]) -> None:
-        epoch = self.controller.epoch
+    def _append_entries(self, split: Sequence[tuple[MetadataRecord, ...]]) -> None:
         for entry in split:
             self.controller.append(entry)
-            future = self.quorum.propose(encode_batch(entry), epoch)
-            self._under_way.append(entry)
-            future.add_done_callback(lambda done: self._proposal_ended(done, epoch))
-            self._last_proposed = future
+        self._proposals.put(split, self.controller.epoch)
 
-    def _proposal_ended(self, done: asyncio.Future[Offset], epoch: ControllerEpoch) -> None:
-        if done is self._last_proposed:
-            self._last_proposed = None
-        error = None if done.cancelled() else done.exception()
-        if error is not None and not self._stopped and self.controller.active and self.controller.epoch == epoch:
+    def _proposal_failed(self, error: BaseException, epoch: ControllerEpoch) -> None:
+        if not self._stopped and self.controller.active and self.controller.epoch == epoch:
             # The draft has records that the log will not get, and later proposals depend on them.
             self._fail(error)
 
@@ -476,11 +467,11 @@ class ControllerNode:
             self._fence_silent(now_ms)
             if overdue := self._overdue.to_ask(now_ms):
                 self._spawn(self._ask_hosts(overdue, now_ms), "hosts of overdue brokers")
-            if now_ms >= self._sweep_due_ms and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
+            if now_ms >= self._sweep_due_ms and len(self._proposals) < ENTRIES_UNDER_WAY_MAX:
                 self._sweep_due_ms = now_ms + self._config.delegation_token_expiry_check_interval_ms
                 self._append(self.controller.sweep_tokens())
             await asyncio.sleep(0)  # brokers of many partitions take long; others must be heard
-            if self.controller.active and len(self._under_way) < ENTRIES_UNDER_WAY_MAX:
+            if self.controller.active and len(self._proposals) < ENTRIES_UNDER_WAY_MAX:
                 self._append(self.controller.recover(now_ms))
         interval_ms = self._config.metadata_log_max_snapshot_interval_ms
         if interval_ms and self._bytes_since_snapshot and now_ms - self._snapshot_ms >= interval_ms:
@@ -491,7 +482,7 @@ class ControllerNode:
             self._fence_silent(self._clock.monotonic_ms())
 
     def _fence_silent(self, now_ms: int) -> None:
-        if len(self._under_way) >= ENTRIES_UNDER_WAY_MAX:
+        if len(self._proposals) >= ENTRIES_UNDER_WAY_MAX:
             return
         records = self.controller.fence_silent(now_ms)
         if records:

@@ -25,6 +25,8 @@ LOOK_S: Final = 1.0
 """Pause between checks for suspected segments, and for work while there is none."""
 STORE_S: Final = 30.0
 """How often to store the progress of the pass."""
+LOGS_A_TURN: Final = 500
+"""How many logs are looked at in one turn of the event loop."""
 LATE_S: Final = 0.05
 """The event loop counts as busy if it is this late."""
 PAUSES_MAX: Final = 20
@@ -83,7 +85,9 @@ class LogScrubbing:
 
     async def examine_suspects(self) -> None:
         """Examine the segments in which somebody met damage."""
-        for log in self._logs.logs():
+        for number, log in enumerate(self._logs.logs()):
+            if number % LOGS_A_TURN == LOGS_A_TURN - 1:
+                await asyncio.sleep(0)
             while not log.closed and (offset := log.take_suspect()) is not None:
                 try:
                     examination = log.begin_examination(offset)
@@ -97,7 +101,7 @@ class LogScrubbing:
 
     async def go_on(self) -> bool:
         """Do the next slice of the pass. Returns False if there is nothing to do now, or the pass finished."""
-        stretch = self._stretch = self._stretch or self._begin_next()
+        stretch = self._stretch = self._stretch or await self._begin_next()
         if stretch is None:
             return False
         log, examination = stretch.log, stretch.examination
@@ -128,13 +132,15 @@ class LogScrubbing:
         self._damaged = {log: None for log, damage in found.items() if damage}
         return {log: damage for log, damage in found.items() if damage}
 
-    def _begin_next(self) -> _Stretch | None:
+    async def _begin_next(self) -> _Stretch | None:
         """Return the next range; None at the end of a pass, after recording it."""
         if self._queue is None:
             # Later appends belong to the next pass: otherwise a growing log would keep this one from finishing.
             logs = sorted(self._logs.logs(), key=lambda log: log.name, reverse=True)
             self._queue = [(log, log.log_end_offset) for log in logs]
         while self._queue:
+            if len(self._queue) % LOGS_A_TURN == 0:
+                await asyncio.sleep(0)
             log, target = self._queue.pop()
             if log.closed or (offset := max(self._logs.scrub_offset(log), log.log_start_offset)) >= target:
                 continue

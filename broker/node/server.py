@@ -29,8 +29,10 @@ log = logging.getLogger(__name__)
 
 EXIT_STOPPED: Final = 0
 EXIT_FATAL: Final = 1
-GC_THRESHOLDS: Final = (50_000, 20, 50)
-"""With Python's default of 700 young objects, the collector would run every few frames."""
+GC_THRESHOLDS: Final = (10_000, 5, 1_000)
+"""With Python's default of 700 young objects, the collector would run every few frames. The first two bound a pause:
+while thousands of replicas are made, all new objects survive, and a collection of the middle generation looks at up to
+60,000 of them. All objects are looked at only after 50 million more than were freed."""
 FATAL_EXIT_S: Final = 2.0
 """How long a failed node may take to leave its loop before the process exits."""
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import random
 import secrets
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, cast
 
@@ -126,6 +127,8 @@ class Controller:
         self.unclean_elections = 0
         """Unclean elections committed while this controller was active."""
         self._draft: MetadataImage | None = None
+        self._appended: deque[tuple[MetadataRecord, ...]] = deque()
+        """Entries that the draft still lacks."""
         self._epoch = ControllerEpoch(-1)
         self.liveness: Final = BrokerLiveness(config.broker_session_timeout_ms, config.broker_heartbeat_interval_ms)
         self._brokers = BrokerChanges(config, cluster_id, self.configs)
@@ -180,6 +183,8 @@ class Controller:
     @property
     def draft(self) -> MetadataImage:
         """The image with all appended records. Only while active."""
+        while self._appended:
+            self.catch_up()
         assert self._draft is not None, "a controller that is not active has no draft"
         return self._draft
 
@@ -201,12 +206,14 @@ class Controller:
             )
         if settled and self._draft is not None:
             self._draft = self.committed
+            self._appended.clear()
         return delta
 
     def lead(self, epoch: ControllerEpoch, now_ms: int) -> list[MetadataRecord]:
         """Become active. Every broker gets a fresh session. Returns the records to append first: the levels of a new
         cluster's features, and the rest of changes that a previous controller left half done."""
         self._draft = self.committed
+        self._appended.clear()
         self._epoch = epoch
         brokers = self.committed.brokers
         self.liveness.reset(
@@ -230,12 +237,19 @@ class Controller:
     def resign(self) -> None:
         """Become a standby. May be called twice."""
         self._draft = None
+        self._appended.clear()
         self._epoch = ControllerEpoch(-1)
         self._recovery.reset()
 
     def append(self, records: tuple[MetadataRecord, ...]) -> None:
-        """Apply one entry, which is on its way to the log, to the draft."""
-        self._draft, _ = apply_records(self.draft, records, UNKNOWN_POSITION, self._epoch)
+        """Add an entry, which is on its way to the log, to the draft: no later than the next decision."""
+        assert self._draft is not None, "a controller that is not active has no draft"
+        self._appended.append(records)
+
+    def catch_up(self) -> None:
+        """Apply one entry that the draft still lacks."""
+        if self._draft is not None and self._appended:
+            self._draft, _ = apply_records(self._draft, self._appended.popleft(), UNKNOWN_POSITION, self._epoch)
 
     # --- Decisions; only while active ---
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from tidelog.metadata_quorum.controller.decision import Decision, default_directory
@@ -13,7 +13,7 @@ from tidelog.metadata_quorum.controller.placement import UsableBroker, cordoned_
 from tidelog.metadata_quorum.image.config_view import ConfigView
 from tidelog.metadata_quorum.image.image import TOPIC, MetadataImage, TopicImage
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import ZERO_TOPIC_ID, LeaderEpoch, NodeId, PartitionEpoch, TopicId, random_id
+from tidelog.model.ids import ZERO_TOPIC_ID, DirectoryId, LeaderEpoch, NodeId, PartitionEpoch, TopicId, random_id
 from tidelog.model.names import METADATA_LOG, collision_key, is_internal, topic_name_fault
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
@@ -99,9 +99,7 @@ class TopicChanges:
         _check_quota(permits, len(replicas))
         topic_id = self._id_of(image, topic)
         # The partitions come first and the topic last: the topic appears complete, however many entries this takes.
-        records: list[MetadataRecord] = [
-            _new_partition(image, topic_id, number, nodes) for number, nodes in enumerate(replicas)
-        ]
+        records: list[MetadataRecord] = [*_new_partitions(image, topic_id, replicas)]
         records += [ConfigRecord(TOPIC, topic.name, name, value) for name, value in settings.items()]
         records.append(TopicRecord(topic.name, topic_id))
         return records, CreatedTopic(
@@ -264,9 +262,7 @@ class TopicChanges:
                 raise _Refused(placed.code, placed.message)
             replicas = placed
         budget.spend(added)
-        return [
-            _new_partition(image, topic.topic_id, number, nodes) for number, nodes in enumerate(replicas, start=present)
-        ]
+        return [*_new_partitions(image, topic.topic_id, replicas, first=present)]
 
 
 class _Budget:
@@ -391,22 +387,30 @@ def _bad_assignment(text: str) -> _Refused:
     return _Refused(ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
 
 
-def _new_partition(image: MetadataImage, topic_id: TopicId, number: int, nodes: tuple[NodeId, ...]) -> PartitionRecord:
-    """Return a new partition: its live replicas are the ISR, and the first of them leads."""
-    isr = tuple(node for node in nodes if image.is_active(node))
-    assert isr, f"a new partition without a live replica: {nodes}"
-    return PartitionRecord(
-        topic_id=topic_id,
-        partition=number,
-        replicas=nodes,
-        isr=isr,
-        eligible_leader_replicas=(),
-        last_known_elr=(),
-        removing_replicas=(),
-        adding_replicas=(),
-        leader=isr[0],
-        leader_epoch=LeaderEpoch(0),
-        partition_epoch=PartitionEpoch(0),
-        leader_recovery=False,
-        directories=tuple(default_directory(image, node) for node in nodes),
-    )
+def _new_partitions(
+    image: MetadataImage, topic_id: TopicId, replicas: Sequence[tuple[NodeId, ...]], first: int = 0
+) -> Iterator[PartitionRecord]:
+    """Yield new partitions, numbered from ``first``: the live replicas of each are its ISR, and the first of them
+    leads."""
+    facts: dict[tuple[NodeId, ...], tuple[tuple[NodeId, ...], tuple[DirectoryId, ...]]] = {}
+    for number, nodes in enumerate(replicas, first):
+        if nodes not in facts:
+            isr = tuple(node for node in nodes if image.is_active(node))
+            assert isr, f"a new partition without a live replica: {nodes}"
+            facts[nodes] = isr, tuple(default_directory(image, node) for node in nodes)
+        isr, directories = facts[nodes]
+        yield PartitionRecord(
+            topic_id=topic_id,
+            partition=number,
+            replicas=nodes,
+            isr=isr,
+            eligible_leader_replicas=(),
+            last_known_elr=(),
+            removing_replicas=(),
+            adding_replicas=(),
+            leader=isr[0],
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=PartitionEpoch(0),
+            leader_recovery=False,
+            directories=directories,
+        )

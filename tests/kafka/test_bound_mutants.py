@@ -70,6 +70,27 @@ BOUNDS = (
         "replication/test_standing.py::test_what_moves_while_an_answer_is_made_is_looked_at_next",
     ),
     bound(
+        "large-changes-in-one-turn",
+        "metadata_quorum.proposals",
+        "                is_first = False\n",
+        "",
+        "controller/test_proposals.py::test_a_large_change_is_proposed_an_entry_in_each_turn",
+    ),
+    bound(
+        "entries-of-an-earlier-leadership-count",
+        "metadata_quorum.proposals",
+        "        self._under_way.clear()\n",
+        "",
+        "controller/test_proposals.py::test_what_is_not_proposed_when_leadership_ends_never_takes_effect",
+    ),
+    bound(
+        "decisions-miss-what-is-on-its-way",
+        "metadata_quorum.controller.controller",
+        "        while self._appended:\n            self.catch_up()\n",
+        "",
+        "controller/test_proposals.py::test_a_decision_knows_everything_that_is_on_its_way",
+    ),
+    bound(
         "first-request-of-any-size",
         "broker.kafka.wire.incoming",
         "        if size > self._first_bytes_max and not self.proven:\n",
