@@ -23,7 +23,8 @@ LARGE: Final = 10
 """Factor for the data size, so that it does not fit in the page cache beside its copy."""
 BYTES: Final = 1024
 _TOPIC: Final = "bench"
-_BLOCK: Final = bytes(4 * 1024 * 1024)
+_BLOCK: Final = bytes(1024 * 1024)
+"""What the comparison writes at a time. (4 MiB take longer: see ``WRITE_BYTES_MAX`` of ``storage/disk/files.py``.)"""
 
 
 def restore(root: Path) -> Mapping[str, float]:

@@ -7,10 +7,12 @@ numbered from 0, each of which appears whole.
 
 from __future__ import annotations
 
+import errno
 import importlib
+import mmap
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -127,15 +129,11 @@ class Directory:
         (self.path / key).unlink()
 
     def read(self, key: str) -> Generator[bytes, int | None, None]:
-        rest = 0
-        with (self.path / key).open("rb") as file:
-            while len(piece := file.read(max(READ_BYTES, 2 * rest))) > rest:
-                begin = file.tell() - len(piece)
+        position = rest = 0
+        with closing(_FileReadOnce(self.path / key)) as file:
+            while len(piece := file.read(position, max(READ_BYTES, 2 * rest))) > rest:
                 rest = (yield piece) or 0
-                if hasattr(os, "posix_fadvise"):
-                    # It is read once: its pages are of more use to those who write.
-                    os.posix_fadvise(file.fileno(), begin, len(piece) - rest, os.POSIX_FADV_DONTNEED)
-                file.seek(-rest, os.SEEK_CUR)
+                position += len(piece) - rest
 
     def size(self, key: str) -> int | None:
         path = self.path / key
@@ -155,6 +153,57 @@ class Directory:
 
     def read_manifest(self) -> bytes:
         return (self.path / NAME).read_bytes()
+
+
+class _FileReadOnce:
+    """A file that is read from its beginning to its end, past the system's cache where that is possible. Its pages
+    would displace others, and to find room for them may cost more than all else that is done with the bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._buffer: mmap.mmap | None = None
+        """Direct reads go to aligned memory; it is used again because new memory is not cheap either."""
+        self._direct = hasattr(os, "O_DIRECT")
+        self._open()
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return up to ``size`` bytes, fewer only at the end."""
+        if self._direct:
+            try:
+                return self._read_directly(position, size)
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+            self.close()
+            self._direct = False
+            self._open()
+        found = os.pread(self._handle, size, position)
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._handle, position, len(found), os.POSIX_FADV_DONTNEED)
+        return found
+
+    def close(self) -> None:
+        os.close(self._handle)
+
+    def _open(self) -> None:
+        if self._direct:
+            try:
+                self._handle = os.open(self._path, os.O_RDONLY | os.O_DIRECT)
+                return
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # the file system has no such reads
+                    raise
+            self._direct = False
+        self._handle = os.open(self._path, os.O_RDONLY)
+
+    def _read_directly(self, position: int, size: int) -> bytes:
+        before = position % mmap.PAGESIZE
+        whole = -(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if self._buffer is None or len(self._buffer) < whole:
+            self._buffer = mmap.mmap(-1, whole)
+        with memoryview(self._buffer) as view, view[:whole] as target:
+            count = os.preadv(self._handle, (target,), position - before)
+        return self._buffer[before : min(count, before + size)]
 
 
 class ObjectStore:

@@ -33,6 +33,9 @@ DIRECTORY_MODE: Final = 0o700
 """Records are their owner's business: nobody else on the machine may read them, whatever the umask."""
 IOV_MAX: Final = 1024
 """Most buffers that one ``pwritev`` takes (Linux's ``UIO_MAXIOV``)."""
+WRITE_BYTES_MAX: Final = 1024 * 1024
+"""Most bytes of one system call. For 4 MiB, Linux takes page cache in blocks of 4 MiB. Those are rarely at hand in a
+virtual machine: a write then took ten times the processor time."""
 
 
 class File(Protocol):
@@ -135,14 +138,14 @@ class SystemFile:
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         total = sum(map(len, buffers))
-        if len(buffers) <= IOV_MAX:
+        if total <= WRITE_BYTES_MAX and len(buffers) <= IOV_MAX:
             written = os.pwritev(self._fd, buffers, offset)
             if written == total:
                 return total
             buffers = _after(buffers, written)
             offset += written
         while buffers:
-            written = os.pwritev(self._fd, buffers[:IOV_MAX], offset)
+            written = os.pwritev(self._fd, _first(buffers), offset)
             offset += written
             buffers = _after(buffers, written)
         return total
@@ -346,6 +349,19 @@ def replace_file(files: FileLayer, directory: str, name: str, content: bytes) ->
         file.close()
     files.rename(path + ".tmp", path)
     files.fsync_dir(directory)
+
+
+def _first(buffers: Sequence[Buffer]) -> list[Buffer]:
+    """Return as much of ``buffers`` as one system call takes."""
+    found: list[Buffer] = []
+    left = WRITE_BYTES_MAX
+    for buffer in buffers[:IOV_MAX]:
+        if len(buffer) >= left:
+            found.append(memoryview(buffer)[:left])
+            break
+        found.append(buffer)
+        left -= len(buffer)
+    return found
 
 
 def _after(buffers: Sequence[Buffer], written: int) -> list[Buffer]:

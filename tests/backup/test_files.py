@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import random
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -129,6 +133,39 @@ def test_a_file_is_read_from_any_batch_on(steps: list[tuple[str, int, int]], siz
         assert found == [batch.base_offset for batch in batches if batch.base_offset >= start]
 
 
+@pytest.mark.parametrize("refused", ["never", "when it is opened", "when it is read"])
+def test_a_file_is_read_with_and_without_direct_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    content = random.Random(1).randbytes(100_000)
+    (tmp_path / "f").write_bytes(content)
+    real_open, real_read = os.open, os.preadv
+    direct = getattr(os, "O_DIRECT", 0)
+
+    def open_(path: Path, flags: int, *more: Any) -> int:
+        if flags & direct and refused == "when it is opened":
+            raise OSError(errno.EINVAL, "no direct reads")
+        return real_open(path, flags, *more)
+
+    def read(*arguments: Any) -> int:
+        if refused == "when it is read":
+            raise OSError(errno.EINVAL, "other alignment")
+        return real_read(*arguments)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "preadv", read)
+    monkeypatch.setattr(place, "READ_BYTES", 9_000)
+    assert b"".join(Directory(tmp_path).read("f")) == content
+    reading, found, rest = Directory(tmp_path).read("f"), bytearray(), 0
+    piece = next(reading)
+    with suppress(StopIteration):
+        for rest in (1, 4_095, 8_999, 9_000, 0, 17_000, *[7] * 99):
+            rest = min(rest, len(piece))
+            found += piece[: len(piece) - rest]
+            piece = reading.send(rest)
+    assert found + piece[len(piece) - rest :] == content
+
+
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say what its cache holds")
 def test_what_was_read_does_not_stay_in_the_systems_cache(tmp_path: Path) -> None:
     """A restore writes as much as it reads; cached pages of the backup would only be in the way."""
@@ -142,13 +179,15 @@ def test_what_was_read_does_not_stay_in_the_systems_cache(tmp_path: Path) -> Non
             except BlockingIOError:
                 return False
 
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    def drop() -> None:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    drop()
     if is_cached():
         pytest.skip("this file system keeps every page; another one for the tests' files brings this back")
-    path.read_bytes()
-    assert is_cached()
+    drop()  # looking made the system read ahead
     assert sum(map(len, Directory(tmp_path).read("f"))) == 3 * place.READ_BYTES
     assert not is_cached()
 

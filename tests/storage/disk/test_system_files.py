@@ -7,10 +7,12 @@ import random
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tidelog.model.buffer import Buffer
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
 from tidelog.model.settings.topic_config import TopicConfig
@@ -62,6 +64,25 @@ def test_more_buffers_than_one_call_takes(disk: tuple[FileLayer, str]) -> None:
     assert file.pwritev(buffers, 0) == sum(map(len, buffers))
     assert file.pread(1 << 20, 0) == b"".join(buffers)
     file.close()
+
+
+def test_more_bytes_than_one_call_takes(disk: tuple[FileLayer, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    files, path = disk
+    monkeypatch.setattr("tidelog.storage.disk.files.WRITE_BYTES_MAX", 1_000)
+    sizes: list[int] = []
+    real = os.pwritev
+
+    def pwritev(handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        sizes.append(sum(map(len, buffers)))
+        return real(handle, buffers, offset)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    buffers = [random.Random(size).randbytes(size) for size in (300, 700, 2_500, 0, 999, 1, 1_001)]
+    file = files.open(f"{path}/x", create=True)
+    assert file.pwritev(buffers, 5) == sum(map(len, buffers))
+    assert file.pread(1 << 20, 5) == b"".join(buffers)
+    file.close()
+    assert max(sizes, default=0) <= 1_000
 
 
 def test_names(disk: tuple[FileLayer, str]) -> None:
