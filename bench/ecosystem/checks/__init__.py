@@ -8,6 +8,7 @@ from tidelog.bench.ecosystem.check import Check
 from tidelog.bench.ecosystem.checks import (
     connect,
     franz_go,
+    kafka_tools,
     kcat,
     mirrormaker,
     processors,
@@ -17,6 +18,7 @@ from tidelog.bench.ecosystem.checks import (
 )
 
 CHECKS: Final[tuple[Check, ...]] = (
+    kafka_tools.CHECK,
     kcat.CHECK,
     franz_go.CHECK,
     small_clients.SARAMA,
