@@ -26,6 +26,7 @@ from tidelog.proto.calls.api import (
     IncrementalAlterConfigsResponse,
 )
 from tidelog.proto.calls.forwarded import Forwarded
+from tidelog.proto.calls.quota_api import AlterClientQuotasResponse
 from tidelog.proto.calls.request import Change, Judged, Request, Response
 from tidelog.proto.transport.network import (
     Address,
@@ -70,6 +71,8 @@ def refused_by_standby(response: Response) -> bool:
             items = response.topics
         case IncrementalAlterConfigsResponse():
             items = response.resources
+        case AlterClientQuotasResponse():
+            items = response.entries
     return bool(items) and all(item.error is ErrorCode.NOT_CONTROLLER for item in items)
 
 

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
+from tidelog.broker.metadata.controller_channel import refused_by_standby
 from tidelog.metadata_quorum.controller.refusals import ControllerRequest, refuse
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.api import (
@@ -48,3 +49,4 @@ def test_each_request_is_refused_in_its_own_answer(kind: type[Request[Response]]
     for found in refused:
         assert found.error is ErrorCode.NOT_CONTROLLER
         assert getattr(found, "error_message", "ask another") == "ask another"
+    assert refused_by_standby(answer), "a broker would hand it to its client, and not ask the next controller"
