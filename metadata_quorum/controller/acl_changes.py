@@ -29,6 +29,8 @@ from tidelog.security.acls import AclBinding, AclFilter, acl_fault
 
 CHANGES_MAX: Final = 10_000
 """Most entries that one request creates or deletes (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+ENTRIES_MAX: Final = 100_000
+"""Most entries in a cluster: each broker keeps them in memory, in the image and in its authorizer."""
 _ID_BYTES: Final = 16
 
 
@@ -47,7 +49,11 @@ def create_acls(image: MetadataImage, request: CreateAclsRequest) -> Decision[Cr
             results.append(CreatedAcl(fault.code, fault.message))
             continue
         acl_id = id_of(acl)
-        if acl_id not in image.acls:
+        if acl_id not in image.acls and acl_id not in made:
+            if len(image.acls) + len(made) >= ENTRIES_MAX:
+                text = f"expected at most {ENTRIES_MAX} entries in the cluster: delete some, or use prefixed ones"
+                results.append(CreatedAcl(ErrorCode.POLICY_VIOLATION, text))
+                continue
             made[acl_id] = _record_of(acl_id, acl)
         results.append(CreatedAcl(ErrorCode.NONE))
     return Decision(tuple(made.values()), CreateAclsResponse(ErrorCode.NONE, tuple(results)))

@@ -27,6 +27,8 @@ from tidelog.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramMechanis
 
 CHANGES_MAX: Final = 10_000
 """Most users that one request alters (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+CREDENTIALS_MAX: Final = 100_000
+"""Most credentials in a cluster, one for each user and mechanism: each node keeps them in memory."""
 SALT_BYTES_MAX: Final = 256
 NAME_BYTES_MAX: Final = 1_024
 SECRET_BYTES: Final = 32
@@ -43,8 +45,17 @@ def alter_users(
         text = f"expected at most {CHANGES_MAX} users in one request, found {len(changes)}"
         return Decision((), AlterUserScramCredentialsResponse(ErrorCode.INVALID_REQUEST, error_message=text))
     faults: dict[str, Refusal | None] = {}
+    credentials = len(image.users)
     for change in changes:
-        faults[change.user] = _once_more(faults[change.user]) if change.user in faults else _fault(image, change)
+        if change.user in faults:
+            faults[change.user] = _once_more(faults[change.user])
+            continue
+        faults[change.user] = _fault(image, change)
+        if faults[change.user] is None and (change.user, change.mechanism) not in image.users:
+            credentials += 1
+            if credentials > CREDENTIALS_MAX:
+                text = f"expected at most {CREDENTIALS_MAX} users' credentials in the cluster: delete some first"
+                faults[change.user] = Refusal(ErrorCode.POLICY_VIOLATION, text)
     records = [_record_of(change) for change in changes if faults[change.user] is None]
     if request.upsertions and records and not image.decoy_secret:
         records.insert(0, DecoySecretRecord(make_secret()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from tests.controller.conftest import Bench
 from tidelog.metadata_quorum.controller import acl_changes
 from tidelog.metadata_quorum.image.snapshot import decode_snapshot, encode_snapshot
@@ -79,3 +81,16 @@ def test_one_request_makes_and_deletes_a_bounded_number(bench: Bench) -> None:
     refused = delete(bench, AclFilter())
     assert (refused.error, "in parts" in refused.error_message) == (ErrorCode.INVALID_REQUEST, True)
     assert len(present(bench)) == most + 1
+
+
+def test_the_entries_of_a_cluster_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acl_changes, "ENTRIES_MAX", 2)
+    answer = create(bench, READ, READ, PREFIX, GROUP, READ)
+    none = ErrorCode.NONE
+    assert [made.error for made in answer.results] == [none, none, none, ErrorCode.POLICY_VIOLATION, none]
+    assert "at most 2 entries in the cluster" in answer.results[3].error_message
+    assert create(bench, GROUP).results[0].error is ErrorCode.POLICY_VIOLATION
+    assert present(bench) == {READ, PREFIX}
+    delete(bench, AclFilter(resource_name="ab", pattern_type=PatternType.PREFIXED))
+    assert create(bench, GROUP).results[0].error is none
+    assert present(bench) == {READ, GROUP}

@@ -91,3 +91,17 @@ def test_a_request_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> 
     answer = bench.ask(AlterUserScramCredentialsRequest((), (upsertion("a"), upsertion("b"))))
     assert (answer.error, answer.results) == (ErrorCode.INVALID_REQUEST, ())
     assert not bench.controller.committed.users
+
+
+def test_the_credentials_of_a_cluster_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scram_changes, "CREDENTIALS_MAX", 2)
+    none, full = ErrorCode.NONE, ErrorCode.POLICY_VIOLATION
+    assert alter(bench, upsertion("a"), upsertion("b"), upsertion("c")) == {"a": none, "b": none, "c": full}
+    assert alter(bench, upsertion("a", mechanism=SHA512)) == {"a": full}
+    answer = bench.ask(AlterUserScramCredentialsRequest((), (upsertion("c"),)))
+    assert "at most 2 users' credentials in the cluster" in answer.results[0].error_message
+    assert alter(bench, upsertion("b", "other"), ScramDeletion("a", SHA256)) == {"a": none, "b": none}, (
+        "what is there may change and go"
+    )
+    assert alter(bench, upsertion("c")) == {"c": none}
+    assert {name for name, _ in bench.controller.committed.users} == {"b", "c"}

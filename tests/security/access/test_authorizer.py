@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelog.security import authorizer as authorizing
 from tidelog.security.acls import (
     AclBinding,
     AclFilter,
@@ -165,6 +166,15 @@ def test_a_decision_is_not_remembered_beyond_a_change() -> None:
     assert not made.allows(who, READ, TOPIC, "a")
     assert not made.allows_any(who, READ, TOPIC)
     assert made.version > before
+
+
+def test_decisions_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authorizing, "CACHED_MAX", 3)
+    made = authorizer(entry(f"2|a|3|{ALICE}|*|3|3"))
+    for _ in range(2):
+        allowed = [made.allows(Who(ALICE, HOSTS[0]), READ, TOPIC, name) for name in NAMES]
+        assert allowed == [name == "a" for name in NAMES]
+        assert len(made._cached) <= 3
 
 
 def test_operations_are_bits_by_their_numbers() -> None:

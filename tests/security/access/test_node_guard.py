@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.access import access
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.nodes import NodeGuard
 from tidelog.model.errors import ErrorCode
@@ -22,6 +23,7 @@ from tidelog.proto.calls.controller_api import (
 )
 from tidelog.proto.transport.frames import FetchRequest, encode_fetch_request
 from tidelog.proto.transport.network import BadFrame, CallContext, Service, StreamKind
+from tidelog.security.authorizer import Who
 from tidelog.security.principal import Principal
 from tidelog.security.session import Session
 from tidelog.testing.cluster import Cluster
@@ -164,3 +166,13 @@ def test_nodes_without_the_right_cannot_register() -> None:
     made = Cluster(nodes=2, controllers=1, config={**settings, "initial.broker.registration.timeout.ms": "2000"})
     with pytest.raises(Exception, match=r"CLUSTER_AUTHORIZATION_FAILED|admitted node 2"):
         made.start()
+
+
+def test_callers_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "CALLERS_MAX", 2)
+    control = AccessControl(config())
+    session = Session(Principal.parse("User:a"))
+    for port in range(5):
+        who = control.who(CallContext("CLIENT", f"10.0.0.1:{port}", session))
+        assert who == Who("User:a", "10.0.0.1")
+        assert len(control._callers) <= 2

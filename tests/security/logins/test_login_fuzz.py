@@ -10,11 +10,19 @@ from pathlib import Path
 import pytest
 
 from tidelog.broker.access import logins
+from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.logins import MESSAGE_BYTES_MAX
+from tidelog.broker.handlers import logins as grpc_logins
 from tidelog.broker.handlers.logins import TokenLogins
 from tidelog.chaos.fuzz import http2
-from tidelog.chaos.fuzz.logins import GRPC, HOLD_S_MAX, KAFKA, LoginFuzz, LoginReport
-from tidelog.model.settings.listener_security import OAUTHBEARER
+from tidelog.chaos.fuzz.logins import GRPC, HOLD_S_MAX, KAFKA, SECRETS, LoginFuzz, LoginReport
+from tidelog.model.errors import ErrorCode
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.listener_security import OAUTHBEARER, PLAIN, SCRAM_SHA_256
+from tidelog.proto.calls.user_api import SaslAuthenticateRequest
+from tidelog.proto.transport.network import CallContext
+from tidelog.security.sasl import PlainClient
+from tidelog.security.scram import BY_SASL_NAME, ScramClient
 
 FULL = 89_928
 """A conversation of seed 1 with a message of half a megabyte."""
@@ -79,4 +87,34 @@ async def test_a_message_of_a_login_is_bounded(tmp_path: Path) -> None:
         assert long is not None
         taken = await long.step(b"n,,\x01auth=Bearer " + b"x" * 16_000 + b"\x01\x01")
         assert "expected a message of at most" not in str(taken)
+    fuzz.logins.close()
+
+
+async def test_logins_that_a_node_keeps_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_logins, "EXCHANGES_MAX", 2)
+    monkeypatch.setattr(grpc_logins, "SESSIONS_MAX", 2)
+    fuzz = LoginFuzz(tmp_path, 1)
+    kept = TokenLogins(fuzz.logins.find, AccessControl(NodeConfig.parse({"node.id": "1"})))
+    context = CallContext(GRPC, "ipv4:10.0.0.1:5000")
+    scram = [ScramClient(BY_SASL_NAME[SCRAM_SHA_256], "alice", SECRETS["alice"], f"{n}") for n in range(3)]
+    begun = [
+        await kept.authenticate(SaslAuthenticateRequest(SCRAM_SHA_256, b"", each.first()), context) for each in scram
+    ]
+    errors, tokens = [], []
+    for client, answer in zip(scram, begun, strict=True):
+        proof = client.step(answer.auth_bytes)
+        assert proof
+        ended = await kept.authenticate(SaslAuthenticateRequest(SCRAM_SHA_256, answer.exchange, proof), context)
+        errors.append(ended.error)
+        tokens.append(ended.session_token)
+    assert errors == [ErrorCode.SASL_AUTHENTICATION_FAILED, ErrorCode.NONE, ErrorCode.NONE], "the oldest is forgotten"
+    said = PlainClient("bob", SECRETS["bob"]).first()
+    ended = await kept.authenticate(SaslAuthenticateRequest(PLAIN, b"", said), context)
+    find = kept.sessions(GRPC)
+    assert find is not None
+    assert [find(token, context.host) is not None for token in (*tokens[1:], ended.session_token)] == [
+        False,
+        True,
+        True,
+    ]
     fuzz.logins.close()
