@@ -46,7 +46,6 @@ def request_fault(request: ConsumerGroupHeartbeatRequest, settings: GroupSetting
         "member id": request.member_id or None if request.member_epoch == JOIN_EPOCH else request.member_id,
         "instance id": request.instance_id,
         "rack id": request.rack_id,
-        "assignor": request.assignor,
     }
     for what, text in texts.items():
         if text is not None and not 0 < len(text.encode()) <= STRING_BYTES_MAX:

@@ -22,6 +22,8 @@ class WireClient:
         self._socket = socket.create_connection((host.strip("[]"), int(port)), TIMEOUT_S)
         self._correlation = itertools.count(1)
         self._client_id = client_id.encode()
+        self.body = b""
+        """The last answer's bytes behind its header."""
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +41,8 @@ class WireClient:
         answer = self._read(size)
         assert struct.unpack_from(">i", answer) == (number,)
         start = 5 if is_flexible(api_key, version) and api_key != API_VERSIONS else 4
-        return decode_response(api_key, version, answer[start:])
+        self.body = answer[start:]
+        return decode_response(api_key, version, self.body)
 
     def _read(self, size: int) -> bytes:
         found = bytearray()
