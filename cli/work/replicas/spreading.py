@@ -16,7 +16,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
 from tidelog.model.ids import TopicPartition
@@ -255,7 +255,7 @@ class _Spread:
         share = needed / max(surplus // 2, 1)
         start = min(bisect_left(held, (math.ceil(share), _FIRST)), enough)
         better = bisect_left(held, (gap, _FIRST))
-        for position in (*range(start, enough), *range(start - 1, -1, -1), *range(enough, better)):
+        for position in chain(range(start, enough), range(start - 1, -1, -1), range(enough, better)):
             at: TopicPartition = held[position][1]
             if target not in self.replicas[at]:
                 return at

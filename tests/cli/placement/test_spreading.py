@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.bench.coordination.rebalance import TOLERANCE, uneven_cluster
+from tidelog.bench.coordination.rebalance import MANY_PARTITIONS, PARTITIONS, TOLERANCE, uneven_cluster
 from tidelog.cli.work.replicas.spreading import (
     REPLICA_WEIGHT,
     Assignment,
@@ -178,9 +178,14 @@ def least_moved(parts: Mapping[TopicPartition, Part], targets: list[Target], tol
     return sum(max(too_much[rack], too_little[rack]) for rack in too_much.keys() | too_little.keys())
 
 
-@pytest.mark.parametrize(("seed", "empty"), [(1, 0), (3, 0), (5, 1), (7, 3)])
-def test_a_large_cluster_is_evened_out_for_little_more_than_any_plan_must_move(seed: int, empty: int) -> None:
-    parts, targets = uneven_cluster(seed, empty)
+@pytest.mark.parametrize(
+    ("seed", "empty", "partitions"),
+    [(1, 0, PARTITIONS), (3, 0, PARTITIONS), (5, 1, PARTITIONS), (7, 3, PARTITIONS), (7, 3, MANY_PARTITIONS)],
+)
+def test_a_large_cluster_is_evened_out_for_little_more_than_any_plan_must_move(
+    seed: int, empty: int, partitions: int
+) -> None:
+    parts, targets = uneven_cluster(seed, empty, partitions)
     changes = rebalanced(parts, targets, TOLERANCE)
     load: Counter[int] = Counter()
     for at, replicas in after(parts, changes).items():
