@@ -22,18 +22,28 @@ TOPICS: Final = ("lines", "counts")
 
 
 def counted(
-    root: Path, command: Sequence[str], ready: str, number: Callable[[bytes], int], *, kills: bool = True
+    root: Path,
+    command: Sequence[str],
+    ready: str,
+    number: Callable[[bytes], int],
+    *,
+    kills: bool = True,
+    prepare: Callable[[str], None] = lambda bootstrap: None,
+    judge: Callable[[str, Counter[str]], None] = lambda bootstrap, words: None,
 ) -> str:
     """Run a program that counts the words of lines and writes each new count under its word, exactly once.
 
     ``command``: gets the bootstrap address and a directory of the application's own. ``ready``: what it prints once it
     reads. ``number``: how it writes a count. ``kills``: else one application runs in peace.
+    ``prepare`` is called before, ``judge`` with the number of each word after it.
     """
     with clusters.running(root, 3) as cluster, ExitStack() as stack:
         bootstrap = cluster.bootstrap
         with Admin(bootstrap) as admin:
             for topic in TOPICS:
                 clusters.create_topic(admin, topic, partitions=PARTITIONS, copies=3)
+
+        prepare(bootstrap)
 
         def run(name: str) -> Popen[bytes]:
             return application(stack, [*command, bootstrap, str(root / name)], root / f"{name}.log", ready)
@@ -71,6 +81,7 @@ def counted(
         expect("words", sorted(words), sorted(found))
         for word, count in words.items():
             expect(f"counts of {word}", list(range(1, count + 1)), found[word])
+        judge(bootstrap, words)
     way = ", with kill -9 of two applications and of a broker on the way" if kills else ""
     return (
         f"{LINES * WORDS_OF_A_LINE} words of {LINES} lines: each word's counts are 1, 2, 3 … without a gap or a "

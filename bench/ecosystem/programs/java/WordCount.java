@@ -1,3 +1,4 @@
+import java.time.Duration;
 import java.util.Arrays;
 import java.util.Properties;
 import java.util.concurrent.CountDownLatch;
@@ -5,11 +6,16 @@ import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.StreamsConfig;
-import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.Repartitioned;
+import org.apache.kafka.streams.kstream.TimeWindows;
 
-/** Counts words: a repartition topic, a state store with its changelog and a standby, exactly_once_v2. */
+/**
+ * Counts words, as a whole and by windows, and joins them with a table: a repartition topic, state stores with their
+ * changelogs and standbys, exactly_once_v2.
+ */
 public class WordCount {
     public static void main(String[] given) throws Exception {
         Properties settings = new Properties();
@@ -28,12 +34,20 @@ public class WordCount {
         settings.put(StreamsConfig.producerPrefix("transaction.timeout.ms"), 10_000);
 
         StreamsBuilder builder = new StreamsBuilder();
-        builder.<String, String>stream("lines")
+        KStream<String, String> words = builder.<String, String>stream("lines")
             .flatMapValues(line -> Arrays.asList(line.split(" ")))
-            .groupBy((key, word) -> word, Grouped.as("words"))
+            .selectKey((key, word) -> word)
+            .repartition(Repartitioned.as("words"));
+        words.groupByKey()
             .count(Materialized.as("counts"))
             .toStream()
             .to("counts", Produced.with(Serdes.String(), Serdes.Long()));
+        words.groupByKey()
+            .windowedBy(TimeWindows.ofSizeAndGrace(Duration.ofSeconds(5), Duration.ofHours(1)))
+            .count(Materialized.as("windows"))
+            .toStream((word, count) -> word.key() + " " + word.window().start())
+            .to("windows", Produced.with(Serdes.String(), Serdes.Long()));
+        words.join(builder.<String, String>table("kinds"), (word, kind) -> kind).to("joined");
 
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
         CountDownLatch ended = new CountDownLatch(1);
