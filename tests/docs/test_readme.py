@@ -20,9 +20,11 @@ import pytest
 
 from tidelog.cli.local.cluster import LocalCluster
 
-from .code_blocks import README, CodeBlock, code_blocks
+from .code_blocks import README, ROOT, CodeBlock, code_blocks
 
 STEP_TIMEOUT_S: Final = 100
+LINES_MAX: Final = 249
+"""The front page can be read in one go."""
 _VARYING: Final = (
     (re.compile(r"\b\d+\.\d+ s\b"), "# s"),
     (re.compile(r"\b\d+\.\d+ MB\b"), "# MB"),
@@ -139,6 +141,17 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 def test_the_readme_does_what_it_says(reader: Reader) -> None:
     assert do(reader, README) >= 7
     assert not reader.data.exists(), "the page leaves nothing behind"
+
+
+def test_the_readme_is_short_and_compares_itself_with_kafka() -> None:
+    """It repeats the ratios of the benchmarks' page, those below 1 too."""
+    text = README.read_text()
+    assert len(text.splitlines()) <= LINES_MAX
+    measured = (ROOT / "docs" / "benchmarks.md").read_text().partition("\n## Beside Apache Kafka\n")[2]
+    rows = re.findall(r"^\| ((?:produce|processor time of the nodes|read).*?) \| ([\d.]+), ([\d.]+) \|", measured, re.M)
+    assert len(rows) == 4, "expected the table of ratios"
+    shown = text.partition("\n## How fast\n")[2].partition("\n## ")[0]
+    assert [what for what, *ratios in rows if not all(re.search(rf"\b{each}\b", shown) for each in ratios)] == []
 
 
 @pytest.mark.parametrize(
