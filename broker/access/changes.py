@@ -12,7 +12,13 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, id_text
 from tidelog.model.sinks import is_sinks
-from tidelog.proto.calls.acl_api import AclEntry, AclEntryFilter, CreateAclsRequest, DeleteAclsRequest
+from tidelog.proto.calls.acl_api import (
+    AclEntry,
+    AclEntryFilter,
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DeleteAclsResponse,
+)
 from tidelog.proto.calls.api import (
     AlterReplicaLogDirsRequest,
     AlterResource,
@@ -20,24 +26,43 @@ from tidelog.proto.calls.api import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DeleteTopicsResponse,
     IncrementalAlterConfigsRequest,
     UnregisterBrokerRequest,
     UpdateFeaturesRequest,
 )
-from tidelog.proto.calls.backup_api import AdvanceProducerIdsRequest, HoldTransactionsRequest, ImportRecordsRequest
+from tidelog.proto.calls.backup_api import (
+    AdvanceProducerIdsRequest,
+    HoldTransactionsRequest,
+    ImportRecordsRequest,
+    ImportRecordsResponse,
+)
 from tidelog.proto.calls.connection_api import CloseConnectionsRequest
 from tidelog.proto.calls.delegation_token_api import (
     CreateDelegationTokenRequest,
+    CreateDelegationTokenResponse,
     ExpireDelegationTokenRequest,
+    ExpireDelegationTokenResponse,
     RenewDelegationTokenRequest,
+    RenewDelegationTokenResponse,
 )
 from tidelog.proto.calls.group_api import DeleteGroupsRequest, OffsetCommitRequest, OffsetDeleteRequest
 from tidelog.proto.calls.quota_api import AlterClientQuotasRequest, QuotaAlteration
-from tidelog.proto.calls.reassignment_api import AlterPartitionReassignmentsRequest, ElectLeadersRequest
+from tidelog.proto.calls.reassignment_api import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionReassignment,
+)
 from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.sink_api import AbortJobRequest, DeleteSinkRequest
-from tidelog.proto.calls.transaction_api import PrepareTransactionRequest, WriteTxnMarkersRequest
-from tidelog.proto.calls.user_api import AlterUserScramCredentialsRequest
+from tidelog.proto.calls.transaction_api import (
+    PrepareTransactionRequest,
+    PrepareTransactionResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tidelog.proto.calls.user_api import AlterUserScramCredentialsRequest, AlterUserScramCredentialsResponse
 from tidelog.proto.transport.network import CallContext, CallHandler
 from tidelog.security.acls import CLUSTER_NAME
 from tidelog.security.audit import Audit, AuditEvent, AuditKind, Touched
@@ -48,12 +73,13 @@ _NAMES_MAX: Final = 20
 """Maximum names listed per change; further ones are counted."""
 
 Image = Callable[[], MetadataImage]
+TokenAnswer = RenewDelegationTokenResponse | ExpireDelegationTokenResponse
 Says = Callable[[Any, Any, MetadataImage], Iterable[Touched]]
 """Returns the changes of a request, from the request, its answer (``None`` if it was abandoned) and the metadata before
 it."""
 
 
-def _error(found: Any) -> str:
+def _error(found: object) -> str:
     """Return the name of the error in an answer or result; empty if there is none."""
     error = getattr(found, "error", ErrorCode.NONE)
     return "" if error is ErrorCode.NONE else error.name
@@ -65,7 +91,7 @@ def _each(
     """Report one change for each item of the request's field. Its error is that of the whole answer, or of the result
     at the same position in the answer's field. ``whole``: whether the request is a change at all."""
 
-    def says(request: Any, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+    def says(request: Any, answer: object, image: MetadataImage) -> Iterable[Touched]:
         if getattr(request, "validate_only", False) or (whole is not None and not whole(request)):
             return
         asked: Sequence[Any] = getattr(request, items)
@@ -80,7 +106,7 @@ def _each(
 def _one(said: Callable[[Any], Touched]) -> Says:
     """Report a request that is one change."""
 
-    def says(request: Any, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+    def says(request: Any, answer: object, _: MetadataImage) -> Iterable[Touched]:
         yield said(request)._replace(error=UNKNOWN if answer is None else _error(answer))
 
     return says
@@ -90,7 +116,9 @@ def _named(change: str = "") -> Callable[[Any, MetadataImage], Touched]:
     return lambda item, _: Touched("topic", item.name, change)
 
 
-def _deleted_topics(request: DeleteTopicsRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+def _deleted_topics(
+    request: DeleteTopicsRequest, answer: DeleteTopicsResponse | None, image: MetadataImage
+) -> Iterable[Touched]:
     def name(topic_id: TopicId) -> str:
         topic = image.topics.get(topic_id)
         return id_text(topic_id) if topic is None else topic.name
@@ -116,7 +144,9 @@ def _quotas(item: QuotaAlteration, _: MetadataImage) -> Touched:
     return Touched("quota", ",".join(parts), ", ".join(changes))
 
 
-def _users(request: AlterUserScramCredentialsRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+def _users(
+    request: AlterUserScramCredentialsRequest, answer: AlterUserScramCredentialsResponse | None, _: MetadataImage
+) -> Iterable[Touched]:
     errors = {} if answer is None else {result.user: _error(result) for result in answer.results}
     whole = UNKNOWN if answer is None else _error(answer)
     changes = [(each.user, "delete the password") for each in request.deletions]
@@ -125,8 +155,10 @@ def _users(request: AlterUserScramCredentialsRequest, answer: Any, _: MetadataIm
         yield Touched("user", user, change, whole or errors.get(user, ""))
 
 
-def _new_token(request: CreateDelegationTokenRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
-    made = getattr(answer, "token", None)
+def _new_token(
+    request: CreateDelegationTokenRequest, answer: CreateDelegationTokenResponse | None, _: MetadataImage
+) -> Iterable[Touched]:
+    made = None if answer is None else answer.token
     owner = "the caller" if request.owner is None else request.owner
     error = UNKNOWN if answer is None else _error(answer)
     yield Touched("delegation_token", "" if made is None else made.token_id, f"create for {owner}", error)
@@ -135,7 +167,7 @@ def _new_token(request: CreateDelegationTokenRequest, answer: Any, _: MetadataIm
 def _old_token(change: str) -> Says:
     """Report a change of a token that is named by its secret; the answer contains its id."""
 
-    def says(_: Any, answer: Any, __: MetadataImage) -> Iterable[Touched]:
+    def says(_: object, answer: TokenAnswer | None, __: MetadataImage) -> Iterable[Touched]:
         token_id = "" if answer is None else answer.token_id
         yield Touched("delegation_token", token_id, change, UNKNOWN if answer is None else _error(answer))
 
@@ -147,7 +179,9 @@ def _entry(entry: AclEntry | AclEntryFilter) -> Touched:
     return Touched(entry.resource_type, entry.resource_name or "*", change)
 
 
-def _deleted_entries(request: DeleteAclsRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+def _deleted_entries(
+    request: DeleteAclsRequest, answer: DeleteAclsResponse | None, _: MetadataImage
+) -> Iterable[Touched]:
     """Report the deleted entries or, if a filter failed, the filter."""
     results = () if answer is None else answer.results
     for wanted, result in zip_longest(request.filters, results[: len(request.filters)]):
@@ -156,7 +190,7 @@ def _deleted_entries(request: DeleteAclsRequest, answer: Any, _: MetadataImage) 
         yield from map(_entry, gone) if not error else (_entry(wanted)._replace(error=error),)
 
 
-def _placed(item: Any, _: MetadataImage) -> Touched:
+def _placed(item: PartitionReassignment, _: MetadataImage) -> Touched:
     to = "cancel" if item.cancel else f"to {','.join(map(str, item.replicas))}"
     return Touched("topic", item.topic, f"partition {item.partition} {to}")
 
@@ -165,7 +199,9 @@ def _partition(change: str) -> Callable[[Any, MetadataImage], Touched]:
     return lambda item, _: Touched("topic", item.topic, f"partition {item.partition}: {change}")
 
 
-def _elected(request: ElectLeadersRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+def _elected(
+    request: ElectLeadersRequest, answer: ElectLeadersResponse | None, image: MetadataImage
+) -> Iterable[Touched]:
     if request.all_partitions:
         error = UNKNOWN if answer is None else _error(answer)
         return (Touched("cluster", CLUSTER_NAME, f"{request.election} election of all leaders", error),)
@@ -187,7 +223,9 @@ def _of_group(change: str, concerns: Callable[[Any], bool] = lambda _: True) -> 
     return says
 
 
-def _imported(request: ImportRecordsRequest, answer: Any, image: MetadataImage) -> Iterable[Touched]:
+def _imported(
+    request: ImportRecordsRequest, answer: ImportRecordsResponse | None, image: MetadataImage
+) -> Iterable[Touched]:
     if request.link:  # many per second; the audit log records when the link's topics are created and promoted
         return ()
     topic = image.topics.get(request.topic_id)
@@ -196,7 +234,9 @@ def _imported(request: ImportRecordsRequest, answer: Any, image: MetadataImage) 
     return (Touched("topic", name, what, UNKNOWN if answer is None else _error(answer)),)
 
 
-def _markers(request: WriteTxnMarkersRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+def _markers(
+    request: WriteTxnMarkersRequest, answer: WriteTxnMarkersResponse | None, _: MetadataImage
+) -> Iterable[Touched]:
     answered = () if answer is None else answer.markers
     for marker, written in zip_longest(request.markers, answered[: len(request.markers)]):
         errors = {} if written is None else {(at.topic, at.partition): _error(at) for at in written.results}
@@ -206,7 +246,9 @@ def _markers(request: WriteTxnMarkersRequest, answer: Any, _: MetadataImage) -> 
             yield Touched("topic", at.topic, what, error)
 
 
-def _prepared(request: PrepareTransactionRequest, answer: Any, _: MetadataImage) -> Iterable[Touched]:
+def _prepared(
+    request: PrepareTransactionRequest, answer: PrepareTransactionResponse | None, _: MetadataImage
+) -> Iterable[Touched]:
     if not is_sinks(request.transactional_id):
         error = UNKNOWN if answer is None else _error(answer)
         yield Touched("transactional_id", request.transactional_id, "prepare", error)

@@ -12,7 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
@@ -200,7 +200,6 @@ class AuditTopic:
             await self._create((AUDIT_TOPIC,))
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         leader = topic.partitions[0].leader
-        answer: Any
         try:
             if leader == self._node_id:
                 answer = await self.append(request)
@@ -211,5 +210,4 @@ class AuditTopic:
                 answer = await connection.call(request, timeout_s=APPEND_TIMEOUT_S)
         except (ConnectionLost, CallTimeout):
             return ErrorCode.REQUEST_TIMED_OUT
-        error: ErrorCode = answer.error
-        return error
+        return answer.error

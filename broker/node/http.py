@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.access.http_login import Admission, HttpLogin
 from tidelog.broker.kafka.handshakes import HandshakeFailed, Handshakes
@@ -22,6 +22,9 @@ from tidelog.broker.notices import Notices
 from tidelog.proto.transport.http2_referral import Referral
 from tidelog.proto.transport.network import Address
 from tidelog.security.tls_store import TlsStore
+
+if TYPE_CHECKING:  # a node pays for it with the first request only
+    import h11
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +155,7 @@ class HttpServer:
             self._tasks[task] = None
 
     async def _serve(self, reader: Reader, writer: Writer) -> None:
-        import h11  # here, so that a node pays for it only on demand
+        import h11
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=READ_BYTES)
         try:
@@ -165,18 +168,18 @@ class HttpServer:
                     return
             while True:
                 async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                    request = await _next_request(h11, connection, reader, first)
+                    request = await _next_request(connection, reader, first)
                     if request is None:
                         return
                     self._came_last()
-                    await self._answer(h11, connection, writer, request)
+                    await self._answer(connection, writer, request)
                     if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
                         return
                     connection.start_next_cycle()
                 first = b""
                 await asyncio.sleep(0)  # what came with this request waits for others' turns
         except h11.RemoteProtocolError as error:
-            await _refuse(h11, connection, writer, error)
+            await _refuse(connection, writer, error)
         except (TimeoutError, OSError):
             pass
 
@@ -193,7 +196,9 @@ class HttpServer:
             await writer.drain()
             data = await reader.read(READ_BYTES)
 
-    async def _answer(self, h11: Any, connection: Any, writer: Writer, request: Any) -> None:
+    async def _answer(self, connection: h11.Connection, writer: Writer, request: h11.Request) -> None:
+        import h11
+
         path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
         if request.method not in (b"GET", b"HEAD"):
             page = text_page(405, f"expected GET, found {request.method.decode('ascii', 'replace')}\n")
@@ -212,7 +217,7 @@ class HttpServer:
         writer.write(out)
         await writer.drain()
 
-    async def _page(self, path: str, make: Make, writer: Writer, request: Any) -> Page:
+    async def _page(self, path: str, make: Make, writer: Writer, request: h11.Request) -> Page:
         login = self._login
         if login is None:
             return await _made(make)
@@ -235,9 +240,11 @@ async def _made(make: Make) -> Page:
     return page if isinstance(page, Page) else await page
 
 
-async def _next_request(h11: Any, connection: Any, reader: Reader, data: bytes) -> Any:
+async def _next_request(connection: h11.Connection, reader: Reader, data: bytes) -> h11.Request | None:
     """Read one request, which begins with ``data``; ``None`` at the end of the connection. A body is left unread, and
-    with it the connection cannot go on."""
+    with it the connection cannot continue."""
+    import h11
+
     lines = 0
     while True:
         if data:
@@ -259,7 +266,9 @@ async def _next_request(h11: Any, connection: Any, reader: Reader, data: bytes) 
             return None
 
 
-async def _refuse(h11: Any, connection: Any, writer: Writer, error: Any) -> None:
+async def _refuse(connection: h11.Connection, writer: Writer, error: h11.ProtocolError) -> None:
+    import h11
+
     if connection.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
         return
     body = f"bad request: {error}\n".encode()

@@ -172,8 +172,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     import uvloop
 
-    factory: Any = uvloop.new_event_loop
-    return factory  # type: ignore[no-any-return]
+    return uvloop.new_event_loop
 
 
 def _end_process() -> NoReturn:

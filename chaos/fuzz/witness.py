@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
@@ -64,7 +65,7 @@ class Witness:
         if not seen.sent == seen.acknowledged == seen.read:
             seen.fault(f"{seen.sent} sent, {seen.acknowledged} acknowledged, {seen.read} read")
 
-    def _guarded(self, run: Any) -> None:
+    def _guarded(self, run: Callable[[], None]) -> None:
         try:
             run()
         except Exception as trouble:

@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidelog.chaos.laboratory.linked_run import linked_run
 from tidelog.chaos.laboratory.options import seeds_of
@@ -19,7 +19,7 @@ SHOWN: Final = 10
 Say = Callable[[str], None]
 
 
-def add_link(commands: Any, say: Say) -> None:
+def add_link(commands: argparse._SubParsersAction[argparse.ArgumentParser], say: Say) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser("link", help="promote a link under load while killing leaders and the link")
     parser.add_argument("--seed", default="1", help="a seed, or first-last (default 1)")

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidelog.chaos.laboratory.judge.judgement import shown
 from tidelog.chaos.laboratory.options import seeds_of
@@ -23,7 +23,7 @@ FIRST_RELEASE: Final = Path("tests/upgrade/tidelog-0.1.0-py3-none-any.whl")
 Say = Callable[[str], None]
 
 
-def add_upgrade(commands: Any, say: Say) -> None:
+def add_upgrade(commands: argparse._SubParsersAction[argparse.ArgumentParser], say: Say) -> None:
     """Add the command to a parser."""
     parser = commands.add_parser(
         "upgrade", help="upgrade a cluster node by node, go back, finalise; kill -9 at each step"

@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
@@ -18,6 +18,9 @@ from tidelog.console.web.sessions import IDLE_S
 from tidelog.testing import Cluster
 
 from .conftest import Console
+
+if TYPE_CHECKING:  # a machine may lack it
+    from playwright.sync_api import Browser, ConsoleMessage, Request
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not there: ./dev setup brings it")
 
@@ -48,7 +51,7 @@ LOOKS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
+def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as started:
         running = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield running
@@ -86,7 +89,7 @@ def shown_console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Co
 class Page:
     """A page that tells of every complaint of the browser, and of every request that leaves the console."""
 
-    def __init__(self, browser: Any, console: Console, **look: Any) -> None:
+    def __init__(self, browser: Browser, console: Console, **look: Any) -> None:
         self.context = browser.new_context(**look)
         self.context.set_default_timeout(WAIT_MS)
         self.tab = self.context.new_page()
@@ -96,11 +99,11 @@ class Page:
         self.tab.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.tab.on("request", self._asked)
 
-    def _said(self, said: Any) -> None:
+    def _said(self, said: ConsoleMessage) -> None:
         if said.type in ("error", "warning"):
             self.complaints.append(said.text)
 
-    def _asked(self, request: Any) -> None:
+    def _asked(self, request: Request) -> None:
         if not request.url.startswith(f"{self.url}/"):
             self.complaints.append(f"asked for {request.url}")
 
@@ -117,7 +120,7 @@ class Page:
 
 
 @pytest.fixture
-def page(browser: Any, shown_console: tuple[Console, Cluster]) -> Iterator[Page]:
+def page(browser: Browser, shown_console: tuple[Console, Cluster]) -> Iterator[Page]:
     made = Page(browser, shown_console[0], **LOOKS[0])
     yield made
     made.close()
@@ -129,7 +132,7 @@ def page(browser: Any, shown_console: tuple[Console, Cluster]) -> Iterator[Page]
     ids=["light, desk", "dark, phone"],
 )  # fmt: skip
 def test_every_page_works_and_everybody_can_use_it(
-    browser: Any, shown_console: tuple[Console, Cluster], look: dict[str, Any], rules: list[str] | None
+    browser: Browser, shown_console: tuple[Console, Cluster], look: dict[str, Any], rules: list[str] | None
 ) -> None:
     """No console error, no violation of the policy, nothing from elsewhere, nothing for axe to object to. In the second
     look, axe judges what colours and widths change."""
@@ -149,7 +152,7 @@ def test_every_page_works_and_everybody_can_use_it(
         page.close()
 
 
-def test_a_page_without_anything_and_one_whose_node_dies(browser: Any) -> None:
+def test_a_page_without_anything_and_one_whose_node_dies(browser: Browser) -> None:
     with Cluster(1, transport="grpc") as cluster:
         console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False})
         page = Page(browser, console, **LOOKS[0])
@@ -275,7 +278,7 @@ def test_a_group_is_reset_as_its_preview_says(page: Page) -> None:
     page.tab.get_by_role("row").filter(has_text="orders-0").get_by_role("cell", name="0", exact=True).first.wait_for()
 
 
-def test_a_session_that_ends_leads_to_the_login_and_back(browser: Any) -> None:
+def test_a_session_that_ends_leads_to_the_login_and_back(browser: Browser) -> None:
     with Cluster(1, transport="grpc", security="scram") as cluster:
         settings: dict[str, Any] = dict(cluster.client_settings())
         console = Console(cluster.bootstrap, access_of(settings))

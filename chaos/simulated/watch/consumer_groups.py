@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from tidelog.chaos.checkers.consumer_groups import ConsumerGroupJudge
 from tidelog.chaos.simulated.watch.groups import GroupWatch, word
@@ -37,7 +37,7 @@ class ConsumerGroupWatch(GroupWatch):
         self._newest: dict[str, ConsumerGroupHeartbeatRequest] = {}
         """A member's last heartbeat: it ignores answers to earlier ones."""
 
-    def _sent(self, client: str, request: Any) -> None:
+    def _sent(self, client: str, request: object) -> None:
         super()._sent(client, request)
         if not self._is_heartbeat(request):
             return
@@ -48,7 +48,7 @@ class ConsumerGroupWatch(GroupWatch):
             owned = self._named(request.owned.topics)
             self._tell(self._judged.says(client, request.member_id, request.member_epoch, owned))
 
-    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+    def _answered(self, server: str, request: object, response: object, asked_s: float) -> None:
         super()._answered(server, request, response, asked_s)
         if not self._is_heartbeat(request) or not isinstance(response, ConsumerGroupHeartbeatResponse):
             return
@@ -68,7 +68,7 @@ class ConsumerGroupWatch(GroupWatch):
             given = self._named(response.assignment.topics)
             self._tell(self._judged.told(request.member_id, response.member_epoch, given, self._now))
 
-    def _is_heartbeat(self, request: Any) -> TypeGuard[ConsumerGroupHeartbeatRequest]:
+    def _is_heartbeat(self, request: object) -> TypeGuard[ConsumerGroupHeartbeatRequest]:
         return (
             isinstance(request, ConsumerGroupHeartbeatRequest)
             and request.group_id == self._group

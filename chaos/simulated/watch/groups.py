@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tidelog.chaos.checkers.groups import CommitKey, GroupJudge
 from tidelog.chaos.simulated.world.world import World
@@ -94,7 +94,7 @@ class GroupWatch:
     def _now(self) -> float:
         return self._world.cluster.loop.now
 
-    def _sent(self, client: str, request: Any) -> None:
+    def _sent(self, client: str, request: object) -> None:
         match request:
             case OffsetCommitRequest() if request.group_id == self._group:
                 for item in request.partitions:
@@ -105,13 +105,13 @@ class GroupWatch:
                 if generation is not None and generation >= 0:
                     self._asked[id(request)] = (request, client, generation, self._now)
 
-    def _arrived(self, server: str, request: Any) -> None:
+    def _arrived(self, server: str, request: object) -> None:
         if isinstance(request, OffsetCommitRequest) and request.group_id == self._group:
             for item in request.partitions:
                 if item.metadata != FORGED:
                     self.judge.commit_arrived(_commit(request, item), self._now)
 
-    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+    def _answered(self, server: str, request: object, response: object, asked_s: float) -> None:
         if (leading := self.coordinator) != self._leading:
             self._replaced_s[f"node{self._leading}"] = self._now
             self._leading = leading

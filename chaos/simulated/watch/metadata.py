@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.broker.node.node import Node
@@ -221,7 +221,7 @@ class MetadataWatch:
             reachable=not is_cut and not cluster.hosts[node_id].process.paused,
         )
 
-    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+    def _answered(self, server: str, request: object, response: object, asked_s: float) -> None:
         """Judge the answer to a remote broker. The answer of a deposed controller that does not know it yet, and
         commits nothing, has no effect."""
         if not self._leads or server != f"node{self._leads[max(self._leads)]}":

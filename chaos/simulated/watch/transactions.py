@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from tidelog.chaos.checkers.transactions import Fences, Identified, LogEntry, StableEnds, StableProgress, stable
 from tidelog.chaos.simulated.faults.cluster_faults import FaultInjector
@@ -19,6 +19,7 @@ from tidelog.proto.calls.transaction_api import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
+    AddPartitionsTransaction,
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
@@ -36,6 +37,14 @@ from tidelog.replication.partition.partition import Partition
 STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SAMPLE_S: Final = 0.05
+Identity = (
+    AddPartitionsTransaction
+    | AddOffsetsToTxnRequest
+    | TxnOffsetCommitRequest
+    | PrepareTransactionRequest
+    | EndTxnRequest
+)
+"""What names a transaction, and a producer's id and epoch."""
 
 
 class TransactionWatch:
@@ -118,14 +127,14 @@ class TransactionWatch:
 
     # --- while it runs ----------------------------------------------------------------------------------
 
-    def _sent(self, client: str, request: Any) -> None:
+    def _sent(self, client: str, request: object) -> None:
         if isinstance(request, EndTxnRequest) and request.committed:
             self.committing[request.transactional_id] = None
             self.on_commit()
         if isinstance(request, PrepareTransactionRequest):
             self._prepared_s[request.transactional_id] = self._cluster.loop.now
 
-    def _arrived(self, server: str, request: Any) -> None:
+    def _arrived(self, server: str, request: object) -> None:
         self.reached[type(request).__name__] = server
         if isinstance(request, InitProducerIdRequest) and not request.keep_prepared_transaction:
             self._taken_over_s[request.transactional_id or ""] = self._cluster.loop.now
@@ -143,8 +152,8 @@ class TransactionWatch:
     def _coordinates(self, server: str, transactional_id: str) -> bool:
         return server == f"node{self.coordinator(transactional_id)}"
 
-    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
-        if isinstance(request, EndTxnRequest):
+    def _answered(self, server: str, request: object, response: object, asked_s: float) -> None:
+        if isinstance(request, EndTxnRequest) and isinstance(response, EndTxnResponse):
             self._misled.pop(request.transactional_id, None)
             if response.error is not ErrorCode.NONE and not self._coordinates(server, request.transactional_id):
                 self._misled[request.transactional_id] = None
@@ -187,7 +196,7 @@ class TransactionWatch:
                 at = TopicPartition(told.topic, told.partition)
                 self._tell_all(self._stable_ends.told(server, at, told.offset, asked_s))
 
-    def _taken_in(self, server: str, request: Any, of: Any, asked_s: float) -> None:
+    def _taken_in(self, server: str, request: object, of: Identity, asked_s: float) -> None:
         """Judge an accepted request. A deposed coordinator that repeats an earlier decision is no breach; the logs show
         the effect."""
         if isinstance(request, TxnOffsetCommitRequest) or self._coordinates(server, of.transactional_id):

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.chaos.checkers.transactions import all_stable
 from tidelog.chaos.simulated.watch.transactions import TransactionWatch
@@ -16,7 +16,14 @@ from tidelog.chaos.workloads.sinks import Driver, SinkBooks, TaskAttempt
 from tidelog.client.transaction_errors import FENCED
 from tidelog.model.ids import NodeId
 from tidelog.model.sinks import NO_BATCH
-from tidelog.proto.calls.sink_api import AbortJobRequest, BeginSinkTransactionRequest, CommitBatchRequest
+from tidelog.proto.calls.sink_api import (
+    AbortJobRequest,
+    AbortJobResponse,
+    BeginSinkTransactionRequest,
+    BeginSinkTransactionResponse,
+    CommitBatchRequest,
+    CommitBatchResponse,
+)
 
 if TYPE_CHECKING:
     from tidelog.chaos.simulated.simulation.simulation import Simulation
@@ -68,10 +75,11 @@ class Programs(SinkBooks):
 
     # --- answers of coordinators --------------------------------------------------------------------------
 
-    def _judge_refusal(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+    def _judge_refusal(self, server: str, request: object, response: object, asked_s: float) -> None:
         """Judge a refusal: that a batch is decided takes precedence over everything else, even if a fenced job asks."""
         if not isinstance(request, CommitBatchRequest | BeginSinkTransactionRequest | AbortJobRequest):
             return
+        assert isinstance(response, CommitBatchResponse | BeginSinkTransactionResponse | AbortJobResponse)
         if response.error not in FENCED or not self.watch.is_up_to_date(server, request.sink):
             return
         known = [batch for (sink, batch), told_s in self.told_s.items() if sink == request.sink and told_s <= asked_s]
@@ -110,7 +118,7 @@ class Programs(SinkBooks):
             self.roster.freeze(found, seconds)
         return found is not None
 
-    def _sent(self, client: str, request: Any) -> None:
+    def _sent(self, client: str, request: object) -> None:
         if isinstance(request, CommitBatchRequest):
             self._deciding[request.sink] = None
 

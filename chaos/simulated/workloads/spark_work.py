@@ -120,7 +120,7 @@ class SparkWork(Programs):
         """Note that a driver is about to commit this."""
         self._asked_s.setdefault((job.sink, job.batch, job.job), self.sim.cluster.loop.now)
 
-    def _answered(self, server: str, request: Any, response: Any, asked_s: float) -> None:
+    def _answered(self, server: str, request: object, response: object, asked_s: float) -> None:
         if not isinstance(request, ListOffsetsRequest):
             return
         node = self.sim.cluster.nodes.get(NodeId(int(server.removeprefix("node"))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 import pytest
@@ -20,7 +20,13 @@ from tidelog.client.errors import (
 )
 from tidelog.client.group.consumer_group import ConsumerGroup
 from tidelog.client.record import ConsumerRecord
-from tidelog.model.assignors import Assignment, CooperativeStickyAssignor, RangeAssignor, RebalanceProtocol
+from tidelog.model.assignors import (
+    Assignment,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RebalanceProtocol,
+    Subscription,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.group_api import (
     HeartbeatRequest,
@@ -298,7 +304,7 @@ class Backwards(RangeAssignor):
 
     name = "backwards"
 
-    def assign(self, partitions_of: Any, members: Any) -> dict[str, Assignment]:
+    def assign(self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]) -> dict[str, Assignment]:
         every = tuple(TopicPartition(topic, p) for topic in partitions_of for p in range(partitions_of[topic]))
         first = min(members)
         return {m: Assignment(every if m == first else ()) for m in members}
@@ -324,7 +330,9 @@ async def test_an_assignor_that_raises_is_reported_and_asked_again(cluster: Scri
     class Raises(RangeAssignor):
         times = 0
 
-        def assign(self, partitions_of: Any, members: Any) -> Any:
+        def assign(
+            self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]
+        ) -> Mapping[str, Assignment]:
             Raises.times += 1
             if Raises.times < 3:
                 raise ZeroDivisionError("mine")
@@ -343,7 +351,9 @@ async def test_a_cooperative_assignor_that_robs_an_owner_is_refused(cluster: Scr
     class Robs(CooperativeStickyAssignor):
         name = "robs"
 
-        def assign(self, partitions_of: Any, members: Any) -> dict[str, Assignment]:
+        def assign(
+            self, partitions_of: Mapping[str, int], members: Mapping[str, Subscription]
+        ) -> dict[str, Assignment]:
             last = max(members)
             return {m: Assignment(tuple(ALL) if m == last else ()) for m in members}
 

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import confluent_kafka
 import kafka
@@ -28,6 +28,12 @@ LONG_MS = 60_000
 """A wait that no test sits out."""
 
 
+class Limit(Protocol):
+    """Sets quotas of a user or client."""
+
+    def __call__(self, values: dict[str, float], **entity: str) -> None: ...
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(nodes=1, transport="grpc") as found:
@@ -35,7 +41,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def limit(cluster: Cluster) -> Iterator[Any]:
+def limit(cluster: Cluster) -> Iterator[Limit]:
     with cluster.admin() as admin:
 
         def set_quota(values: dict[str, float], **entity: str) -> None:
@@ -102,7 +108,7 @@ def wait_ms(used: float, limit: float) -> int:
 
 
 @pytest.mark.parametrize("version", [3, 8, 12])
-def test_a_producer_over_its_quota_is_told_to_wait_and_not_read(cluster: Cluster, limit: Any, version: int) -> None:
+def test_a_producer_over_its_quota_is_told_to_wait_and_not_read(cluster: Cluster, limit: Limit, version: int) -> None:
     topic = f"produced-{version}"
     cluster.create_topic(topic)
     limit({"producer_byte_rate": 200.0}, client_id="slow")
@@ -117,7 +123,7 @@ def test_a_producer_over_its_quota_is_told_to_wait_and_not_read(cluster: Cluster
         assert slow.silent, "its next request was answered before its time"
 
 
-def test_a_held_connection_is_read_again_after_its_time(cluster: Cluster, limit: Any) -> None:
+def test_a_held_connection_is_read_again_after_its_time(cluster: Cluster, limit: Limit) -> None:
     cluster.create_topic("resumed")
     limit({"producer_byte_rate": 10_000.0}, user="ANONYMOUS")
     with Wire(cluster, "any") as wire:
@@ -138,7 +144,7 @@ def fetch_values(topic: str, offset: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("version", [4, 8, 12])
-def test_a_fetch_over_its_quota_is_answered_empty(cluster: Cluster, limit: Any, version: int) -> None:
+def test_a_fetch_over_its_quota_is_answered_empty(cluster: Cluster, limit: Limit, version: int) -> None:
     topic = f"fetched-{version}"
     cluster.create_topic(topic)
     with Wire(cluster, "writer") as writer:
@@ -160,7 +166,7 @@ def test_a_fetch_over_its_quota_is_answered_empty(cluster: Cluster, limit: Any, 
         assert answer.responses[0].partitions[0].records, "each client id has a share of its own"
 
 
-def test_request_time_is_bounded_for_every_api(cluster: Cluster, limit: Any) -> None:
+def test_request_time_is_bounded_for_every_api(cluster: Cluster, limit: Limit) -> None:
     cluster.create_topic("timed")
     limit({"request_percentage": 1e-7}, client_id="busy")
     asked: list[tuple[int, int, dict[str, Any]]] = [
@@ -180,7 +186,7 @@ def test_request_time_is_bounded_for_every_api(cluster: Cluster, limit: Any) -> 
         assert time.monotonic() - started >= 1, "it is held, though its version cannot say so"
 
 
-def test_librdkafka_hears_how_long_it_waits(cluster: Cluster, limit: Any) -> None:
+def test_librdkafka_hears_how_long_it_waits(cluster: Cluster, limit: Limit) -> None:
     limit({"producer_byte_rate": 5_000.0}, client_id="rdkafka")
     told: list[float] = []
     producer = confluent_kafka.Producer(
@@ -203,7 +209,7 @@ def test_librdkafka_hears_how_long_it_waits(cluster: Cluster, limit: Any) -> Non
     assert time.monotonic() - started >= 1
 
 
-def test_kafka_python_reads_everything_at_its_rate(cluster: Cluster, limit: Any) -> None:
+def test_kafka_python_reads_everything_at_its_rate(cluster: Cluster, limit: Limit) -> None:
     topic, rate, count = "read", 20_000, 30
     cluster.create_topic(topic)
     with Wire(cluster, "writer") as writer:
@@ -226,7 +232,7 @@ def test_kafka_python_reads_everything_at_its_rate(cluster: Cluster, limit: Any)
     assert time.monotonic() - started >= count * 9_000 / rate - 11
 
 
-def test_the_sdk_is_held_back_on_its_streams(cluster: Cluster, limit: Any) -> None:
+def test_the_sdk_is_held_back_on_its_streams(cluster: Cluster, limit: Limit) -> None:
     cluster.create_topic("sdk")
     limit({"producer_byte_rate": 2_000.0}, client_id="writer")
     with Producer(cluster.bootstrap, client_id="other") as other:

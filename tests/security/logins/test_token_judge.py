@@ -9,6 +9,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -360,7 +361,7 @@ def test_a_client_keeps_its_token_as_long_as_it_is_good() -> None:
         assert issuer.asked["/token"] == 2
 
 
-def test_what_a_client_hears_of_its_issuer(tmp_path: Any) -> None:
+def test_what_a_client_hears_of_its_issuer(tmp_path: Path) -> None:
     with running(Issuer()) as issuer:
         with pytest.raises(LoginRefused, match=r"no token: .*/token: found HTTP 401 \(invalid_client\)") as refused:
             TokenEndpoint(f"{issuer.url}/token", "alice", "guess-of-mine", None)()
