@@ -50,7 +50,9 @@ SECONDS = {
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    yield importlib.import_module("dev.quick")
+    module = importlib.import_module("dev.quick")
+    monkeypatch.setattr(module, "WORKERS", 2)
+    yield module
     for name in [name for name in sys.modules if name == "dev" or name.startswith("dev.")]:
         del sys.modules[name]
 
