@@ -28,7 +28,7 @@ from tidelog.chaos.laboratory.processes.laboratory import Laboratory
 from tidelog.chaos.laboratory.processes.post_mortem import contents, copies, elections
 from tidelog.chaos.laboratory.processes.secured import let_in
 from tidelog.chaos.laboratory.workloads.client_loop import ClientLoop
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.workload import Workload
 from tidelog.chaos.laboratory.workloads.workloads import workload, workloads_named
 from tidelog.chaos.workloads.world import partitions_of
@@ -134,12 +134,12 @@ class Run:
             self._examine(laboratory, work)
 
     def _work(self, laboratory: Laboratory) -> Workload:
-        return workload(workloads_named(self._asked.workload), self._stage(laboratory))
+        return workload(workloads_named(self._asked.workload), self._surroundings(laboratory))
 
-    def _stage(self, laboratory: Laboratory) -> Stage:
+    def _surroundings(self, laboratory: Laboratory) -> Surroundings:
         asked, clients = self._asked, self._directory / "clients"
         clients.mkdir()
-        return Stage(
+        return Surroundings(
             laboratory.bootstrap,
             laboratory.kafka_bootstrap,
             clients,

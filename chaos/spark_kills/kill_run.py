@@ -16,7 +16,7 @@ from tidelog.chaos.spark_kills.points import Call
 from tidelog.chaos.spark_kills.query import Query
 from tidelog.chaos.spark_kills.readers import Watcher, read_all, settled_ends
 from tidelog.chaos.spark_kills.rows import PARTITIONS, expected, source_rows
-from tidelog.chaos.spark_kills.stage import ALREADY, OK, Seen, Stage
+from tidelog.chaos.spark_kills.stage import ALREADY, OK, KillStage, Seen
 from tidelog.chaos.spark_kills.staged_cluster import StagedCluster
 from tidelog.cli.local.watch import WatchFailed, wait_until
 from tidelog.client.background import BackgroundLoop
@@ -136,7 +136,7 @@ class _Course:
         self._sink = [TopicPartition(self._query.sink_topic, number) for number in range(SINK_PARTITIONS)]
         self._drivers: list[Driver] = []
         self._watcher: Watcher | None = None
-        self.stage = Stage(case.points, directory, cluster.kill_for_a_while)
+        self.stage = KillStage(case.points, directory, cluster.kill_for_a_while)
 
     def run(self) -> None:
         """Run the queries. Raises :class:`WatchFailed`, ``TimeoutError``."""

@@ -84,7 +84,7 @@ class Seen:
         self.ended = time.monotonic()
 
 
-class Stage:
+class KillStage:
     """The stage of one case. ``kill_node`` ends a broker and makes sure that it returns; ``signs``: where queries look
     for signs."""
 

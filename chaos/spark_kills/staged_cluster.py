@@ -12,7 +12,7 @@ from typing import Any, Final
 from tidelog.broker.coordinators.markers import TransactionMarkers
 from tidelog.broker.node.node import NodeNetwork
 from tidelog.chaos.spark_kills.points import Call, When
-from tidelog.chaos.spark_kills.stage import RECORDS, Seen, Stage, outcome_of_fetch, outcome_of_produce
+from tidelog.chaos.spark_kills.stage import RECORDS, KillStage, Seen, outcome_of_fetch, outcome_of_produce
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.ids import NodeId
 from tidelog.model.settings.broker_config import NodeConfig
@@ -52,7 +52,7 @@ class StagedCluster(AsyncCluster):
 
     def __init__(self) -> None:
         super().__init__(NODES, transport=GRPC, config=CONFIG)
-        self.stage: Stage | None = None
+        self.stage: KillStage | None = None
         self.faults: list[str] = []
         """Nodes that did not return."""
         self._returning: dict[NodeId, asyncio.Task[None]] = {}
@@ -193,7 +193,7 @@ class _StagedSession:
 
     async def _later(
         self,
-        stage: Stage,
+        stage: KillStage,
         seen: Seen,
         frame: memoryview,
         before: asyncio.Future[None] | None,
@@ -212,7 +212,7 @@ class _StagedSession:
                 self._last = None
         return await self._finish(stage, seen, answer)
 
-    async def _finish(self, stage: Stage, seen: Seen, answer: Awaitable[Frame] | Frame | None) -> Frame:
+    async def _finish(self, stage: KillStage, seen: Seen, answer: Awaitable[Frame] | Frame | None) -> Frame:
         await stage.met(When.STARTED, seen)
         found = await answer if inspect.isawaitable(answer) else answer
         assert found is not None

@@ -19,7 +19,7 @@ from tidelog.chaos.spark_kills.points import Action, Call, CrashPoint, When
 from tidelog.chaos.spark_kills.processes import members, owner_of, port_of, signal_all, unread_bytes
 from tidelog.chaos.spark_kills.query import Kind, Query
 from tidelog.chaos.spark_kills.rows import GROUPS, PARTITIONS, ROWS, expected, source_rows
-from tidelog.chaos.spark_kills.stage import ALREADY, OK, Seen, Stage
+from tidelog.chaos.spark_kills.stage import ALREADY, OK, KillStage, Seen
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId
 from tidelog.proto.calls.sink_api import (
@@ -134,15 +134,15 @@ async def answered(answer: object) -> object:
     return answer
 
 
-def staged(tmp_path: Path, *points: CrashPoint) -> tuple[Stage, Mortal, list[int]]:
+def staged(tmp_path: Path, *points: CrashPoint) -> tuple[KillStage, Mortal, list[int]]:
     killed: list[int] = []
-    stage, driver = Stage(points, tmp_path, killed.append), Mortal()
+    stage, driver = KillStage(points, tmp_path, killed.append), Mortal()
     stage.drivers.append(driver)
     return stage, driver, killed
 
 
 async def ask(
-    stage: Stage, request: object, answer: object, context: CallContext = PEER
+    stage: KillStage, request: object, answer: object, context: CallContext = PEER
 ) -> tuple[Seen, Awaitable[object]]:
     seen = stage.saw_call(request, 2, context)
     assert seen is not None

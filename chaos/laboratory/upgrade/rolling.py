@@ -199,8 +199,8 @@ class RollingRun(Run):
         self._steps = steps
 
     def _work(self, laboratory: Laboratory) -> Workload:
-        stage = self._stage(laboratory)
-        shared = replace(stage, per_s=stage.per_s / 3)
+        surroundings = self._surroundings(laboratory)
+        shared = replace(surroundings, per_s=surroundings.per_s / 3)
         return SideBySide([AppendWork(shared), TransactionWork(shared), ClassicGroups(shared)])
 
     def _faults(self, laboratory: Laboratory, observer: Observer, clients: ClientLoop, work: Workload) -> None:

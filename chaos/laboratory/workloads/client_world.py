@@ -38,7 +38,7 @@ ACTS: Final = ("kill", "pause", "second")
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Surroundings:
     """The environment of a workload."""
 
     bootstrap: str
@@ -145,27 +145,27 @@ class LaboratoryProcess:
 class LaboratoryWorld:
     """The :class:`~tidelog.chaos.workloads.world.World` of one workload's clients.
 
-    ``clients``: how many share the stage's rate equally. ``asked``: listener to the requests of a process.
+    ``clients``: how many share the rate equally. ``asked``: listener to the requests of a process.
     """
 
     scale = 2
 
     def __init__(
         self,
-        stage: Stage,
+        surroundings: Surroundings,
         name: str,
         clients: float = 1,
         budget: Budget | None = None,
         asked: Callable[[str], Asked | None] = lambda process: None,
     ) -> None:
         self.events: Counter[str] = Counter()
-        self.history = stage.history
-        self.bootstrap = stage.bootstrap
+        self.history = surroundings.history
+        self.bootstrap = surroundings.bootstrap
         self.damaged = False
-        self._stage = stage
+        self._surroundings = surroundings
         self._name = name
-        self._per_s = stage.per_s / max(clients, 1)
-        self._budget = budget or stage.budget
+        self._per_s = surroundings.per_s / max(clients, 1)
+        self._budget = budget or surroundings.budget
         self._asked = asked
         self._over = False
         self._processes: set[LaboratoryProcess] = set()
@@ -180,10 +180,10 @@ class LaboratoryWorld:
         return int(time.time() * 1000)
 
     def rng(self, name: str) -> random.Random:
-        return self._stage.rng(f"{self._name}-{name}")
+        return self._surroundings.rng(f"{self._name}-{name}")
 
     def process(self, name: str) -> LaboratoryProcess:
-        made = LaboratoryProcess(name, self, self._asked(name), self._stage.security)
+        made = LaboratoryProcess(name, self, self._asked(name), self._surroundings.security)
         self._processes.add(made)
         return made
 

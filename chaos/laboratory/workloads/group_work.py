@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidelog.chaos.laboratory.faults.injector import Targets
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.recorded_group import RecordedGroup
 from tidelog.chaos.laboratory.workloads.workload import ClientWork
 
@@ -37,15 +37,15 @@ class GroupWork(ClientWork):
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
     names: tuple[str, ...] = (EAGER, COOPERATIVE, ASSIGNED)
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, "groups", ("gp0", "gp1"))
-        self.targets = Targets(self.partitions, stage.rng("groups").choice(self.names))
-        eager = stage.rng("groups-strategy").choice(_EAGER_STRATEGIES)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings, "groups", ("gp0", "gp1"))
+        self.targets = Targets(self.partitions, surroundings.rng("groups").choice(self.names))
+        eager = surroundings.rng("groups-strategy").choice(_EAGER_STRATEGIES)
         for name, settings, changes in (
             (EAGER, {"partition_assignment_strategy": eager}, CHANGES),
             (COOPERATIVE, {"partition_assignment_strategy": "cooperative-sticky"}, CHANGES),
             (ASSIGNED, {"group_protocol": "consumer"}, _WITHOUT_SECONDS),
         ):
             if name in self.names:
-                share = RecordedGroup(stage, name, self.topics, MEMBERS, settings, _is_first, changes)
+                share = RecordedGroup(surroundings, name, self.topics, MEMBERS, settings, _is_first, changes)
                 self.groups.append(share)

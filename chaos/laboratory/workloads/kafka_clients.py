@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tidelog.chaos.checkers.history import NO_OFFSET, Outcome, Polled, Positioned, Sent, TransactionKey
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
 from tidelog.chaos.laboratory.history.recording import PADDING, Budget
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.transaction_work import write_down
 from tidelog.chaos.workloads.transactions import Transaction
 from tidelog.model.ids import TopicPartition
@@ -56,10 +56,10 @@ _NAMES: Final = {
 """librdkafka's names of the security settings of a laboratory's client."""
 
 
-def librdkafka_settings(stage: Stage) -> dict[str, Any]:
+def librdkafka_settings(surroundings: Surroundings) -> dict[str, Any]:
     """Return the address of the cluster, and how a client connects and logs in."""
-    secured = {name: value for ours, value in stage.security.items() for name in _NAMES[ours]}
-    return {"bootstrap.servers": stage.kafka_bootstrap, **secured}
+    secured = {name: value for ours, value in surroundings.security.items() for name in _NAMES[ours]}
+    return {"bootstrap.servers": surroundings.kafka_bootstrap, **secured}
 
 
 class KafkaClient(ABC):

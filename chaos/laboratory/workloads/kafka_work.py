@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from tidelog.chaos.laboratory.faults.injector import Targets
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.workloads.world import partitions_of
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import TopicPartition
@@ -32,7 +32,7 @@ class KafkaWork:
     configs: Mapping[str, Mapping[str, str]] = {}
     derived: Mapping[str, str] = {}
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, surroundings: Surroundings) -> None:
         try:
             from tidelog.chaos.laboratory.workloads.kafka_clients import (
                 KafkaAppender,
@@ -50,27 +50,29 @@ class KafkaWork:
         log = [at for at in places if at.topic == LOG]
         many = [at for at in places if at.topic == MANY]
         self.targets = Targets(places, GROUP, [WRITER])
-        history, cluster = stage.history, librdkafka_settings(stage)
+        history, cluster = surroundings.history, librdkafka_settings(surroundings)
         self._history = history
-        each_per_s = stage.per_s / 3
+        each_per_s = surroundings.per_s / 3
         self._appenders = [
-            KafkaAppender(name, cluster, log, history, stage.rng(f"kafka-{name}"), each_per_s, stage.budget)
+            KafkaAppender(
+                name, cluster, log, history, surroundings.rng(f"kafka-{name}"), each_per_s, surroundings.budget
+            )
             for name in ("kp0", "kp1")
         ]
         self._writer = KafkaWriter(
-            WRITER, cluster, many, history, stage.rng(f"kafka-{WRITER}"), each_per_s, stage.budget
+            WRITER, cluster, many, history, surroundings.rng(f"kafka-{WRITER}"), each_per_s, surroundings.budget
         )
         self._readers = [
-            KafkaReader(name, cluster, places, history, stage.rng(f"kafka-{name}"), committed=committed)
+            KafkaReader(name, cluster, places, history, surroundings.rng(f"kafka-{name}"), committed=committed)
             for name, committed in (("kr0", False), ("kr1", True))
         ]
         self._members = [
-            KafkaReader(name, cluster, log, history, stage.rng(f"kafka-{name}"), committed=False, group=GROUP)
+            KafkaReader(name, cluster, log, history, surroundings.rng(f"kafka-{name}"), committed=False, group=GROUP)
             for name in ("kg0", "kg1")
         ]
         self._assigned = [
             KafkaReader(
-                name, cluster, log, history, stage.rng(f"kafka-{name}"),
+                name, cluster, log, history, surroundings.rng(f"kafka-{name}"),
                 committed=False, group=ASSIGNED_GROUP, by_server=True,
             )
             for name in ("ka0", "ka1")

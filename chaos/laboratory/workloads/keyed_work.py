@@ -11,7 +11,7 @@ from typing import Final
 
 from tidelog.chaos.checkers.keyed_history import Scan
 from tidelog.chaos.laboratory.history.keyed_lines import write_scan, write_sent
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.workload import ClientWork
 from tidelog.chaos.workloads.keyed import KeyedReader, KeyedWriter
 from tidelog.model.ids import TopicPartition
@@ -37,10 +37,10 @@ class KeyedWork(ClientWork):
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
     configs: Mapping[str, Mapping[str, str]] = {TOPIC: CONFIG}
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, TOPIC, rates=len(WRITERS))
-        self._history = stage.history
-        self._keys = [b"k%d" % number for number in range(stage.rng("keyed").choice(KEYS))]
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings, TOPIC, rates=len(WRITERS))
+        self._history = surroundings.history
+        self._keys = [b"k%d" % number for number in range(surroundings.rng("keyed").choice(KEYS))]
         self._scans = Counter(dict.fromkeys(READERS, 0))
         self._scanned: dict[tuple[str, TopicPartition], int] = {}
         """How far each reader got last."""

@@ -27,7 +27,7 @@ from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
 from tidelog.chaos.laboratory.history.recording import CLIENT_SETTINGS
 from tidelog.chaos.laboratory.links.client_network import Answered, Asked
-from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWorld, Stage
+from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWorld, Surroundings
 from tidelog.chaos.workloads.groups import Group
 from tidelog.chaos.workloads.world import partitions_of
 from tidelog.model.errors import ErrorCode
@@ -232,7 +232,7 @@ class RecordedGroup(Group):
 
     def __init__(
         self,
-        stage: Stage,
+        surroundings: Surroundings,
         name: str,
         topics: Mapping[str, int],
         size: int,
@@ -243,12 +243,12 @@ class RecordedGroup(Group):
         """``size``: the number of members while nothing happens to the group; ``changes``: the methods that change
         it."""
         self._scribe = scribe = GroupScribe(
-            stage.history, name, lambda who: self.generation_of(who), lambda who, topic: self.name_in(who, topic)
+            surroundings.history, name, lambda who: self.generation_of(who), lambda who, topic: self.name_in(who, topic)
         )
-        self._laboratory = world = LaboratoryWorld(stage, f"group-{name}", asked=scribe.asked)
+        self._laboratory = world = LaboratoryWorld(surroundings, f"group-{name}", asked=scribe.asked)
         super().__init__(
             world,
-            stage.rng(f"group-{name}"),
+            surroundings.rng(f"group-{name}"),
             name,
             scribe,
             list(topics),
@@ -260,7 +260,7 @@ class RecordedGroup(Group):
         self._size = size
         self._reads = topics
         self._settled = False
-        self._churn = Churn(world, self, stage.rng(f"churn-{name}"), changes)
+        self._churn = Churn(world, self, surroundings.rng(f"churn-{name}"), changes)
 
     @property
     def worked_off(self) -> int:

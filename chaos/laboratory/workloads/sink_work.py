@@ -9,7 +9,14 @@ from typing import Final
 
 from tidelog.aio import Admin
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
-from tidelog.chaos.laboratory.workloads.client_world import AWAY_S, STILL_S, Churn, LaboratoryWorld, Stage, stopped
+from tidelog.chaos.laboratory.workloads.client_world import (
+    AWAY_S,
+    STILL_S,
+    Churn,
+    LaboratoryWorld,
+    Surroundings,
+    stopped,
+)
 from tidelog.chaos.laboratory.workloads.workload import ClientWork
 from tidelog.chaos.workloads.incarnation import patiently
 from tidelog.chaos.workloads.reading import Reader
@@ -28,10 +35,10 @@ UNDECIDED_S: Final = 0.5
 class RecordedBooks(BatchBooks):
     """The answers that drivers got about their batches; written to the history at the end."""
 
-    def __init__(self, stage: Stage, world: LaboratoryWorld) -> None:
-        self._rng = stage.rng("sinks-roster")
+    def __init__(self, surroundings: Surroundings, world: LaboratoryWorld) -> None:
+        self._rng = surroundings.rng("sinks-roster")
         super().__init__(world, self._rng, SINKS, lambda sink, name: BatchDriver(sink, name, self))
-        self.seed = stage.seed
+        self.seed = surroundings.seed
         self.calm = False
 
     def start_task(self, name: str, job: SinkJob, rows: Sequence[tuple[int, bytes]]) -> RowsTask:
@@ -68,11 +75,11 @@ class SinkWork(ClientWork):
 
     topics: Mapping[str, int] = {BATCHES: PARTITIONS}
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, "sinks", rates=len(SINKS))
-        self._history = stage.history
-        self._books = RecordedBooks(stage, self.world)
-        self._churn = Churn(self.world, self._books.roster, stage.rng("sinks-churn"))
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings, "sinks", rates=len(SINKS))
+        self._history = surroundings.history
+        self._books = RecordedBooks(surroundings, self.world)
+        self._churn = Churn(self.world, self._books.roster, surroundings.rng("sinks-churn"))
 
     async def begin(self) -> None:
         self._books.roster.begin()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.workload import ClientWork
 from tidelog.chaos.workloads.reading import Reader
 from tidelog.chaos.workloads.world import partitions_of
@@ -43,7 +43,7 @@ class SparkWork(ClientWork):
     topics: Mapping[str, int] = {SOURCE: PARTITIONS, SINK: PARTITIONS}
     derived: Mapping[str, str] = {SINK: SOURCE}
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, surroundings: Surroundings) -> None:
         from tidelog.chaos.spark_kills.query import Kind, Query
         from tidelog.spark_connector import runtime
 
@@ -51,18 +51,18 @@ class SparkWork(ClientWork):
             runtime.prepare()
         except (ImportError, runtime.NoJava) as missing:
             raise CommandFailed(f"the workload spark: {missing}; pip install 'tidelog[spark]'") from None
-        super().__init__(stage, "spark", ("sp0",), to=SOURCE, rates=2)
-        self._history = stage.history
-        self._directory = stage.directory
-        self._rng = stage.rng("spark")
-        security = {f"tidelog.{name.replace('_', '.')}": str(value) for name, value in stage.security.items()}
+        super().__init__(surroundings, "spark", ("sp0",), to=SOURCE, rates=2)
+        self._history = surroundings.history
+        self._directory = surroundings.directory
+        self._rng = surroundings.rng("spark")
+        security = {f"tidelog.{name.replace('_', '.')}": str(value) for name, value in surroundings.security.items()}
         self._query = Query(
             Kind.COPY,
-            stage.bootstrap,
+            surroundings.bootstrap,
             SOURCE,
             SINK,
-            str(stage.directory / "checkpoint"),
-            str(stage.directory),
+            str(surroundings.directory / "checkpoint"),
+            str(surroundings.directory),
             {**SOURCE_OPTIONS, **security},
             {**SINK_OPTIONS, **security},
         )

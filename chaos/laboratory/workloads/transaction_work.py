@@ -12,7 +12,7 @@ from typing import Final
 
 from tidelog.chaos.laboratory.faults.injector import Targets
 from tidelog.chaos.laboratory.history.history_file import HistoryFile
-from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWorld, Stage, stopped
+from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWorld, Surroundings, stopped
 from tidelog.chaos.laboratory.workloads.workload import ClientWork
 from tidelog.chaos.workloads.incarnation import Incarnation
 from tidelog.chaos.workloads.reading import Reader
@@ -56,13 +56,13 @@ class RecordedClients(TransactionClients):
     def __init__(
         self,
         world: LaboratoryWorld,
-        stage: Stage,
+        surroundings: Surroundings,
         name: str,
         slots: Mapping[str, Callable[[str, str, TransactionClients], Incarnation]],
     ) -> None:
         # Without decisions by others: from outside nobody can tell whether one was taken over, which is legal.
-        super().__init__(world, stage.rng(f"{name}-roster"), slots, prepares=0.0)
-        self._history = stage.history
+        super().__init__(world, surroundings.rng(f"{name}-roster"), slots, prepares=0.0)
+        self._history = surroundings.history
         self._sends: Counter[str] = Counter()
 
     def ended(self, transaction: Transaction) -> None:
@@ -79,12 +79,12 @@ class TransactionWork(ClientWork):
 
     topics: Mapping[str, int] = {MANY: PARTITIONS, BANK: PARTITIONS}
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, "transactions", rates=len(WRITERS) + 1)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings, "transactions", rates=len(WRITERS) + 1)
         self.targets = Targets(self.partitions, transactional_ids=(*WRITERS, TELLER))
         slots = {**dict.fromkeys(WRITERS, Writer), TELLER: Teller}
-        self._clients = RecordedClients(self.world, stage, "transactions", slots)
-        self._churn = Churn(self.world, self._clients.roster, stage.rng("transactions-churn"))
+        self._clients = RecordedClients(self.world, surroundings, "transactions", slots)
+        self._churn = Churn(self.world, self._clients.roster, surroundings.rng("transactions-churn"))
 
     async def begin(self) -> None:
         self._clients.roster.begin()

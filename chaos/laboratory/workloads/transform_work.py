@@ -14,7 +14,7 @@ from typing import Final
 from tidelog.aio import Admin, Consumer
 from tidelog.chaos.laboratory.faults.injector import Targets
 from tidelog.chaos.laboratory.history.recording import CLIENT_SETTINGS, Budget
-from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWorld, Stage, stopped
+from tidelog.chaos.laboratory.workloads.client_world import Churn, LaboratoryWorld, Surroundings, stopped
 from tidelog.chaos.laboratory.workloads.transaction_work import RecordedClients
 from tidelog.chaos.laboratory.workloads.workload import ClientWork, derived_value
 from tidelog.chaos.workloads.incarnation import Incarnation, patiently
@@ -44,11 +44,13 @@ class TransformWork(ClientWork):
     topics: Mapping[str, int] = TOPICS
     derived: Mapping[str, str] = {COPIES: INPUTS, MIRRORS: INPUTS}
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, "transform", ("ip0",), to=INPUTS, rates=3)  # two thirds of the records are outputs
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(
+            surroundings, "transform", ("ip0",), to=INPUTS, rates=3
+        )  # two thirds of the records are outputs
         self._inputs = [at for at in self.partitions if at.topic == INPUTS]
         self._made = [at for at in self.partitions if at.topic != INPUTS]
-        settings = {"partition_assignment_strategy": stage.rng("transform-strategy").choice(_STRATEGIES)}
+        settings = {"partition_assignment_strategy": surroundings.rng("transform-strategy").choice(_STRATEGIES)}
         copying = Copying(INPUTS, COPIES, TOPICS[COPIES], COPIERS_GROUP, 0.0, (20, 100, 500), derived_value, settings)
         static = replace(copying, settings={**settings, "group_instance_id": STATIC})
         mirroring = replace(copying, target=MIRRORS, partitions=TOPICS[MIRRORS], group=MIRRORS_GROUP, polls=(20, 200))
@@ -61,16 +63,16 @@ class TransformWork(ClientWork):
 
         self._mirrored: dict[str, int] = {}
         """Commits of each copier, as far as known."""
-        self._programs = world = LaboratoryWorld(stage, "transform", budget=Budget(COPIES_MAX))
+        self._programs = world = LaboratoryWorld(surroundings, "transform", budget=Budget(COPIES_MAX))
         slots = {**dict.fromkeys(COPIERS, record), **dict.fromkeys(MIRRORING, copy)}
-        self._clients = RecordedClients(world, stage, "transform", slots)
+        self._clients = RecordedClients(world, surroundings, "transform", slots)
         self._roster = self._clients.roster
-        self._churn = Churn(world, self._roster, stage.rng("transform-churn"))
+        self._churn = Churn(world, self._roster, surroundings.rng("transform-churn"))
         self.targets = Targets(
-            self.partitions, stage.rng("transform").choice((COPIERS_GROUP, MIRRORS_GROUP)), self._roster.slots
+            self.partitions, surroundings.rng("transform").choice((COPIERS_GROUP, MIRRORS_GROUP)), self._roster.slots
         )
-        self._history = stage.history
-        self._stage = stage
+        self._history = surroundings.history
+        self._surroundings = surroundings
 
     async def begin(self) -> None:
         await super().begin()
@@ -102,7 +104,7 @@ class TransformWork(ClientWork):
         """Wait until both groups have committed the ends of the inputs; return those that have not, after ``bound_s``
         without progress or after twice that in any case. Records their offsets."""
         began = moved = self._history.now()
-        bootstrap, security = self._stage.bootstrap, self._stage.security
+        bootstrap, security = self._surroundings.bootstrap, self._surroundings.security
         async with (
             Admin(bootstrap, **security) as admin,
             Consumer(bootstrap, **security, **CLIENT_SETTINGS) as consumer,

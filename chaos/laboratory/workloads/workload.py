@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from tidelog.chaos.laboratory.faults.injector import Targets
 from tidelog.chaos.laboratory.history.recording import PADDING
-from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld, Stage
+from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld, Surroundings
 from tidelog.chaos.laboratory.workloads.recorded_group import RecordedGroup
 from tidelog.chaos.workloads.appending import Appender
 from tidelog.chaos.workloads.reading import Reader
@@ -78,11 +78,11 @@ class ClientWork:
     derived: Mapping[str, str] = {}
 
     def __init__(
-        self, stage: Stage, name: str, appenders: Sequence[str] = (), *, to: str = "", rates: float = 0.0
+        self, surroundings: Surroundings, name: str, appenders: Sequence[str] = (), *, to: str = "", rates: float = 0.0
     ) -> None:
-        """``to``: the topic that appenders write to, instead of any; ``rates``: how many equal parts the stage's rate
+        """``to``: the topic that appenders write to, instead of any; ``rates``: how many equal parts the rate
         is split into, by default one per appender."""
-        self.world = LaboratoryWorld(stage, name, rates or len(appenders))
+        self.world = LaboratoryWorld(surroundings, name, rates or len(appenders))
         self.partitions = partitions_of(self.topics)
         self.targets = Targets(self.partitions)
         self.readers: list[Reader] = []
@@ -142,10 +142,10 @@ class AppendWork(ClientWork):
 
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
 
-    def __init__(self, stage: Stage) -> None:
-        super().__init__(stage, "append", APPENDERS)
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings, "append", APPENDERS)
         self.targets = Targets(self.partitions, GROUP)
-        self.groups.append(RecordedGroup(stage, GROUP, self.topics, MEMBERS, {}))
+        self.groups.append(RecordedGroup(surroundings, GROUP, self.topics, MEMBERS, {}))
 
     async def begin(self) -> None:
         await super().begin()

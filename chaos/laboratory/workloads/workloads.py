@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog.chaos.laboratory.faults.injector import Targets
-from tidelog.chaos.laboratory.workloads.client_world import Stage
+from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.group_work import GroupWork
 from tidelog.chaos.laboratory.workloads.kafka_work import KafkaWork
 from tidelog.chaos.laboratory.workloads.keyed_work import KeyedWork
@@ -20,7 +20,7 @@ from tidelog.chaos.laboratory.workloads.workload import AppendWork, Workload
 from tidelog.cli.failure import CommandFailed
 from tidelog.model.ids import TopicPartition
 
-WORKLOADS: Final[Mapping[str, Callable[[Stage], Workload]]] = {
+WORKLOADS: Final[Mapping[str, Callable[[Surroundings], Workload]]] = {
     "append": AppendWork,
     "transactions": TransactionWork,
     "groups": GroupWork,
@@ -42,9 +42,9 @@ def workloads_named(text: str) -> list[str]:
     return names
 
 
-def workload(names: Sequence[str], stage: Stage) -> Workload:
+def workload(names: Sequence[str], surroundings: Surroundings) -> Workload:
     """Return one workload, or several together, which share the rate."""
-    shared = replace(stage, per_s=stage.per_s / len(names))
+    shared = replace(surroundings, per_s=surroundings.per_s / len(names))
     works = [WORKLOADS[name](shared) for name in names]
     return works[0] if len(works) == 1 else SideBySide(works)
 

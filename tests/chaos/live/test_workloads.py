@@ -17,7 +17,7 @@ from tidelog.chaos.laboratory.history.history_file import HistoryFile, read_hist
 from tidelog.chaos.laboratory.history.recording import Budget
 from tidelog.chaos.laboratory.judge.judgement import judge
 from tidelog.chaos.laboratory.links.client_network import ClientNetwork
-from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld, Stage, stopped
+from tidelog.chaos.laboratory.workloads.client_world import LaboratoryWorld, Surroundings, stopped
 from tidelog.chaos.laboratory.workloads.workload import derived_value, made_of
 from tidelog.chaos.laboratory.workloads.workloads import WORKLOADS, workloads_named
 from tidelog.chaos.workloads.incarnation import Incarnation, Roster
@@ -47,8 +47,8 @@ def test_a_workload_that_is_none_is_refused(text: str, found: str) -> None:
 def test_no_two_workloads_share_topics_or_names_of_clients(tmp_path: Path) -> None:
     async def names() -> tuple[list[str], list[str]]:
         history = HistoryFile(tmp_path / "history.jsonl")
-        stage = Stage("127.0.0.1:1", "127.0.0.1:1", tmp_path, history, 1, 100.0, Budget(1))
-        works = [make(stage) for make in WORKLOADS.values()]
+        surroundings = Surroundings("127.0.0.1:1", "127.0.0.1:1", tmp_path, history, 1, 100.0, Budget(1))
+        works = [make(surroundings) for make in WORKLOADS.values()]
         history.abandon()
         return [topic for work in works for topic in work.topics], [name for work in works for name in work.heard()]
 
@@ -220,7 +220,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 async def test_one_incarnation_follows_the_other_until_the_roster_stops(tmp_path: Path) -> None:
     history = HistoryFile(tmp_path / "history.jsonl")
-    world = LaboratoryWorld(Stage("127.0.0.1:1", "", tmp_path, history, 1, 1.0, Budget(1)), "test")
+    world = LaboratoryWorld(Surroundings("127.0.0.1:1", "", tmp_path, history, 1, 1.0, Budget(1)), "test")
     roster = Roster(world, random.Random(1), ["x"], lambda slot, name: Idle(name, world))
     roster.begin()
     await _until(lambda: len(roster.everyone) == 2)
@@ -249,7 +249,7 @@ async def test_what_ends_a_client_of_the_laboratory_is_written_down(tmp_path: Pa
             raise ValueError("no such thing")
 
     history = HistoryFile(tmp_path / "history.jsonl")
-    world = LaboratoryWorld(Stage("127.0.0.1:1", "", tmp_path, history, 1, 1.0, Budget(1)), "test")
+    world = LaboratoryWorld(Surroundings("127.0.0.1:1", "", tmp_path, history, 1, 1.0, Budget(1)), "test")
     client = Broken("x", world)
     await _until(client.task.done)
     await world.close()
