@@ -1,4 +1,4 @@
-"""Builds the optional parts: the compiled record codec and the producers' fast path. All else stands in pyproject.toml.
+"""Builds the optional parts: the compiled record codec and the producers' fast path. The rest is in pyproject.toml.
 
 Without Cython, a compiler or Python's headers the package is complete all the same: plain Python does the work.
 ``TIDELOG_NO_COMPILE=1`` leaves the parts out on purpose.

@@ -142,13 +142,13 @@ class Audit:
         return weight
 
     def has_room(self) -> bool:
-        """Whether a change may be made that touches one resource, and is told of at once."""
+        """Whether a change that touches one resource may be made, and is recorded immediately."""
         room = self.reserve(1) if self.refuses else 0
         self.release(room)
         return room > 0 or not self.refuses
 
     def release(self, weight: int) -> None:
-        """The change was told of, or was none."""
+        """The change was recorded, or was none."""
         self._reserved -= weight
 
     def note(self, event: AuditEvent, reason: Callable[[], str] | None = None, *, reserved: bool = False) -> None:

@@ -87,7 +87,7 @@ class _NeedsNoRight(Exception):
 
 
 def _retold(found: Any) -> Any:
-    """The same answer, with denials told as what they are here."""
+    """The same answer, with denials named as what they are here."""
     if isinstance(found, tuple) and not hasattr(found, "_fields"):
         return tuple(map(_retold, found))
     if not dataclasses.is_dataclass(found) or isinstance(found, type):

@@ -85,7 +85,7 @@ class GroupCalls:
         return await self._coordinator.consumer_heartbeat(request, context, may_see)
 
     async def commit_offsets(self, request: OffsetCommitRequest, context: CallContext) -> OffsetCommitResponse:
-        """Commit offsets. A link is told that it may no longer commit only after its earlier commits have ended: a
+        """Commit offsets. A link learns that it may no longer commit only after its earlier commits have ended: a
         promotion waits for that."""
         under_way = tuple(self._of_links)
 

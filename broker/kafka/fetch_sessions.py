@@ -130,7 +130,7 @@ class FetchSession:
                     self.standing.name(watched)
 
     def refused(self) -> Iterator[tuple[bytes, list[FetchedPartition]]]:
-        """The answers for topics that may not be read: the client is told at each fetch."""
+        """The answers for topics that may not be read; every fetch repeats them."""
         for topic in self.topics.values():
             if topic.fault:
                 topic_id = topic.topic_id or ZERO_TOPIC_ID

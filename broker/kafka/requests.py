@@ -69,7 +69,7 @@ class KafkaRequests:
         return " ".join(filter(None, self._software))
 
     def begin(self, frame: memoryview) -> Pieces | Pending | Call:
-        """What a request is answered, now or soon, or the call that has to be made. Raises ``BadMessage`` or
+        """Return the answer to a request, now or soon, or the call that has to be made. Raises ``BadMessage`` or
         ``CloseConnection``: the end."""
         host = self._host
         key, version = _KEY_VERSION.unpack_from(frame)

@@ -407,7 +407,7 @@ class BrokerRole:
         return BrokerEpoch(-1) if self._lifecycle is None else self._lifecycle.epoch
 
     def directory_failed(self, directory_id: DirectoryId) -> None:
-        """Take a log directory out of service: its replicas go offline, and the controller is told immediately.
+        """Take a log directory out of service: its replicas go offline, and the controller hears immediately.
 
         Called in the middle of the failing operation, so it only records the failure.
         """

@@ -52,7 +52,7 @@ class Sensor:
         return self._rate.wait_ms(self.bound.limit, now_ms)
 
     def told(self, wait_ms: int) -> None:
-        """Note that a client was told to wait."""
+        """Note that an answer asked a client to wait."""
         self.throttle_ms += wait_ms
         self.throttles += 1
 

@@ -95,7 +95,7 @@ class RequestUsage:
         self._mute = mute
         self.watch = Stopwatch()
         self.told_ms = 0
-        """How long the client is told to wait."""
+        """How long the answer asks the client to wait."""
 
     def produced(self, size: int) -> None:
         """Count a produce request of this size. It will be appended in any case."""

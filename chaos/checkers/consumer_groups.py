@@ -2,7 +2,7 @@
 :mod:`tidelog.chaos.checkers.groups`, except for these:
 
 ===================  ========================================================================================
-one owner            no member is told that it owns a partition while another may have it: one that was told
+one owner            no answer gives a member a partition while another may have it: one that was told
                      so, has not reported that it gave the partition up, and was neither silent for its
                      session timeout nor slow to give it up for its rebalance timeout
 owned only           besides: a member that reports its partitions has no others

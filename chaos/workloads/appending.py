@@ -17,7 +17,7 @@ from tidelog.model.ids import TopicPartition
 BURSTS: Final = (1, 1, 2, 5)
 PADDING: Final = (0, 10, 200, 1_500)
 FLUSH_S: Final = 40.0
-"""How long to wait for the last outcomes once a producer is told to stop."""
+"""How long to wait for the last outcomes after a producer is asked to stop."""
 
 
 class Appender(Incarnation):

@@ -50,7 +50,7 @@ class Listener(Protocol):
 
 
 class GroupMember(Incarnation, ConsumerRebalanceListener):
-    """Polls, works on the records, commits, until it is told to stop or dies."""
+    """Polls, works on the records, commits, until it is asked to stop or dies."""
 
     def __init__(
         self,

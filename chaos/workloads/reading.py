@@ -78,7 +78,7 @@ class Reader(Incarnation):
         consumer.assign(list(self.positions))
         for at in self.positions:
             if self._settings is not None and "auto_offset_reset" in self._settings:
-                self._history.position(Positioned(self.name, at, 0))  # it is told where the log begins
+                self._history.position(Positioned(self.name, at, 0))  # the answer says where the log begins
             else:
                 self._seek(at, 0)
         if self._asks:

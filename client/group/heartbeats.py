@@ -104,7 +104,7 @@ class Heartbeats(CoordinatorSearch):
         )
 
     async def leave(self, reason: str, timeout_ms: int) -> None:
-        """End the membership. The coordinator is told if it is known and answers in time; a heartbeat in flight must
+        """End the membership. Tells the coordinator if it is known and answers in time; a heartbeat in flight must
         end first, because it may be a join."""
         await self._leave(reason, timeout_ms, self._membership.leave)
 

@@ -3,7 +3,7 @@
 Source: ``GroupMetadataManager.classicGroupJoinToClassicGroup`` and what it calls; KIP-394 (an id is given out
 before the member counts), KIP-345 (static members), KIP-814 (a static leader that comes back while the group
 is stable need not assign anew). A departure: if a static member's new id is not replicated in time, it is not taken
-back, since the record is in the log and may still be committed; the member is told to ask again, and gets another id.
+back, since the record is in the log and may still be committed; it has to ask again, and gets another id.
 """
 
 from __future__ import annotations

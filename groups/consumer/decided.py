@@ -43,7 +43,7 @@ class Decider(Protocol):
 
 class Decided:
     """Decisions being written to the log, in one batch or, beyond its size, in several. While it is *open*, more of it
-    follows. After ``offsets.commit.timeout.ms``, waiters are told that the outcome is unknown."""
+    follows. After ``offsets.commit.timeout.ms``, waiters learn that the outcome is unknown."""
 
     __slots__ = ("_answers", "_appends", "_change", "_decider", "_error", "_group", "_is_open", "_left", "_shard")
 

@@ -219,7 +219,7 @@ class Committing:
 
 
 class _OffsetsAppend:
-    """A group's offsets are being written. After ``offsets.commit.timeout.ms``, the waiter is told that the outcome is
+    """A group's offsets are being written. After ``offsets.commit.timeout.ms``, the waiter learns that the outcome is
     unknown; the values still count once they are in the log."""
 
     __slots__ = ("_answered", "_changes", "_group", "_shard", "_waiter")

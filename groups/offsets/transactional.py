@@ -135,7 +135,7 @@ class Transactional:
 
 
 class _TransactionalAppend:
-    """A transaction's offsets are being written. After ``offsets.commit.timeout.ms``, the waiter is told that the
+    """A transaction's offsets are being written. After ``offsets.commit.timeout.ms``, the waiter learns that the
     outcome is unknown."""
 
     __slots__ = ("_group", "_results", "_shard", "_transaction", "_values", "_waiter")

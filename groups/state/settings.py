@@ -64,7 +64,7 @@ class GroupSettings:
     consumer_session_timeout_ms: int = 45_000
     """``group.consumer.session.timeout.ms``: for members of the consumer protocol, which cannot choose it."""
     consumer_heartbeat_interval_ms: int = 5_000
-    """``group.consumer.heartbeat.interval.ms``: what such members are told."""
+    """``group.consumer.heartbeat.interval.ms``: the interval that such members get."""
     consumer_assignment_interval_ms: int = 1_000
     """``group.consumer.assignment.interval.ms`` (KIP-1263)"""
     consumer_times_of: Callable[[str], ConsumerTimes | None] = _no_times

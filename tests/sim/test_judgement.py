@@ -48,7 +48,7 @@ def test_what_clients_are_told_wrong_is_found() -> None:
         "p1:1000000 had its outcome already, and now RecordMetadata(",
         "p1:1000000 was sent to orders-0 and acknowledged at ",
         "orders-0 offset 1000000 was acknowledged; nodes [1, 2, 3] do not have it",
-        "c0 is told the ends ",
+        "c0 got the ends ",
     )
 
 

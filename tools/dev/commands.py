@@ -52,7 +52,7 @@ def _demo(arguments: Sequence[str]) -> int:
     behind = subprocess.Popen(tools, stdin=subprocess.DEVNULL, stdout=writing, stderr=writing)
     os.setpriority(os.PRIO_PROCESS, behind.pid, 10)
     os.close(writing)
-    print("set-up  Spark and what else the second half needs: goes on behind the first half", flush=True)
+    print("set-up  Spark and what else the second half needs: continues during the first half", flush=True)
     try:
         return _start(*command, "--installing", str(reading), pass_fds=[reading])
     finally:

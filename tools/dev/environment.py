@@ -84,7 +84,7 @@ def _logged(command: Sequence[str]) -> None:
         cause = (errors or lines)[-1].strip()
         shown = LOG.relative_to(ROOT)
         raise StepFailed(
-            f"{cause}\n      Whole output: {shown}. Fix the cause and run the same command: it goes on from here"
+            f"{cause}\n      Whole output: {shown}. Fix the cause and run the same command: it continues from here"
         )
 
 

@@ -41,7 +41,7 @@ ACTS: Final[Mapping[str, str]] = {
     "disk-slow": "let calls take longer (write_ms, sync_ms, read_ms)",
     "disk-fails": "let calls of a kind (call: write, sync, read) fail with EIO",
     "disk-stall": "let every call wait until the disk is mended",
-    "disk-mend": "a disk as any other; who has ended for it is started",
+    "disk-mend": "make the disk normal again; start nodes that ended because of it",
     "damage": "flip bytes behind a recovery point of a node that does not run (seed: which)",
     "elect": "other preferred leaders, elected at once (turn: by how many replicas the order is turned)",
     "reassign": "so many replicas (copies) of a partition (number), on nodes from turn on, at most throttle bytes/s",

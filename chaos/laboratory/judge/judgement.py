@@ -127,7 +127,7 @@ def _bank(recorded: Recorded) -> list[str]:
     for snapshot in recorded.snapshots:
         found += sum_holds(snapshot["who"], snapshot["balances"], ACCOUNTS * BALANCE)
     values = [value for at, records in recorded.final.items() if at.topic == BANK for _, value in records]
-    return found + sum_holds("who read at the end", balances_after(values), ACCOUNTS * BALANCE)
+    return found + sum_holds("the read at the end", balances_after(values), ACCOUNTS * BALANCE)
 
 
 def attempts_of(recorded: Recorded) -> list[Attempt]:

@@ -364,7 +364,7 @@ class Simulation:
             self.world.violated(f"{reader.name}: asked for ends: {error!r}")
         else:
             if told != expected:
-                self.world.violated(f"{reader.name} is told the ends {told}, the logs hold {expected}")
+                self.world.violated(f"{reader.name} got the ends {told}, the logs hold {expected}")
 
     async def _nothing_waits(self) -> None:
         """Judge that brokers hold nothing for clients, now that the clients are gone."""

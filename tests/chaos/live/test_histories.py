@@ -188,7 +188,7 @@ def test_a_torn_transaction_is_found(bank: Bank) -> None:
     del bank.final[3], bank.shown[3]
     found = bank.judged()
     assert any("torn" in text for text in found)
-    assert any("the sum: who read at the end found 590" in text for text in found)
+    assert any("the sum: the read at the end found 590" in text for text in found)
 
 
 def test_an_aborted_transaction_that_counts_is_found(bank: Bank) -> None:

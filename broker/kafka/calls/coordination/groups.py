@@ -34,7 +34,7 @@ async def join_group(request: Any, version: int, context: KafkaContext) -> dict[
         asked(JoinGroupRequest, request, client_id=client_id, admit_unknown=admit_unknown)
     )
     if answer.skip_assignment and version < _SKIP_ASSIGNMENT:
-        # It cannot be told that it leads without having to assign, so it is not told that it leads, as in Kafka.
+        # In these versions a leader has to assign, so the answer does not say that it leads, as in Kafka.
         answer = replace(answer, leader="", members=())
     absent = None if version >= _NO_PROTOCOL else ""
     protocol = {"protocol_type": answer.protocol_type or None, "protocol_name": answer.protocol_name or absent}
