@@ -86,6 +86,7 @@ def test_a_groups_own_settings_are_kept_within_the_bounds(tidelog: Tidelog) -> N
     assert shown() == {
         "consumer.session.timeout.ms": ("50000", "DYNAMIC_GROUP_CONFIG"),
         "consumer.heartbeat.interval.ms": heartbeat,
+        "consumer.assignment.interval.ms": ("1000", "DEFAULT_CONFIG"),
     }
     code, _, err = tidelog("configs", "alter", "--group", "g", "--set", "consumer.session.timeout.ms=44999")
     assert code == 1
