@@ -50,7 +50,10 @@ def refused(
         if fault is not None:
             found[name] = fault
         elif cluster_id in chain_of(definition, settings):
-            found[name] = f"a link fills {name} at the source with records from this cluster: it would loop"
+            found[name] = (
+                f"a link fills {name} at the source with records from this cluster: it would loop; leave the topic out "
+                "of --topics, or name another source"
+            )
         elif name in there and there[name].link != definition.name:
             what = f"one of link {there[name].link!r}" if there[name].link else "one with records of its own"
             found[name] = f"expected no topic {name} here, found {what}: delete it, or leave it out of the link"

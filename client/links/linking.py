@@ -299,7 +299,9 @@ async def check_ends(admin: LinkAdmin, source: Source, definition: LinkDefinitio
             "delete the link and create another one if the source has moved"
         )
     if ours == theirs.cluster_id:
-        raise LinkError(f"expected a source other than this cluster ({ours}): the link would loop")
+        raise LinkError(
+            f"expected a source other than this cluster ({ours}): the link would loop; name another source (--source)"
+        )
     return ours, theirs
 
 

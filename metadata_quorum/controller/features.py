@@ -158,14 +158,14 @@ def _ignorance(image: MetadataImage, voters: Collection[NodeId], name: str, leve
     if missing:
         return (
             f"expected every controller to be in touch and to have said which levels it knows, found none said by "
-            f"{missing[0]}: it is down, or of release 0.1"
+            f"{missing[0]}: it is down, or of release 0.1; start it, or upgrade it, first"
         )
     for kind, node_id, features in registered(image):
         low, high = range_of(name, features)
         if not low <= level <= high:
-            hint = ""
+            hint = "; upgrade that node first" if level > high else ""
             if kind == "broker" and image.brokers[node_id].fenced:
-                hint = f"; it is not live: if it is gone for good, run `tidelog brokers unregister {node_id}`"
+                hint += f"; it is not live: if it is gone for good, run `tidelog brokers unregister {node_id}`"
             return f"expected a level that {kind} {node_id} supports, {low} to {high}, found {level}{hint}"
     return None
 

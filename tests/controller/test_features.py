@@ -69,7 +69,8 @@ def test_a_level_that_a_controller_does_not_know_is_refused(bench: Bench, known:
     assert refused.error is ErrorCode.INVALID_UPDATE_VERSION
     assert (
         refused.error_message
-        == f"{NAME}: expected a level that controller 2 supports, 1 to 3, found 4; no level was changed"
+        == f"{NAME}: expected a level that controller 2 supports, 1 to 3, found 4; upgrade that node first; no level "
+        "was changed"
     )
     assert raise_to(bench, 3).error is ErrorCode.NONE
     assert bench.controller.committed.features[NAME] == 3
@@ -80,7 +81,10 @@ def test_a_level_that_a_controller_does_not_know_is_refused(bench: Bench, known:
 def test_a_controller_that_said_nothing_stands_in_the_way(bench: Bench, known: None) -> None:
     refused = raise_to(bench, 3)
     assert refused.error is ErrorCode.INVALID_UPDATE_VERSION
-    assert "which levels it knows, found none said by 1: it is down, or of release 0.1" in refused.error_message
+    assert (
+        "which levels it knows, found none said by 1: it is down, or of release 0.1; start it, or"
+        in refused.error_message
+    )
     assert raise_to(bench, 2).error is ErrorCode.NONE, "the level in use needs nobody's word"
 
 

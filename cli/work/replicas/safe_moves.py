@@ -21,14 +21,14 @@ MIN_ISR: Final = "min.insync.replicas"
 
 def drain_plan(admin: Admin, found: Overview, gone: Collection[int], *, dead: bool) -> Assignment:
     """Plan where the replicas on ``gone`` go. Raises :class:`CommandFailed`."""
-    _check_brokers(found, gone, dead=dead)
+    check_brokers(found, gone, dead=dead)
     try:
         wanted = drained(found.parts(), found.targets, gone)
     except NoRoom as none:
         raise CommandFailed(
             f"{none}: add a broker first, or give the topic fewer replicas (tidelog topics alter NAME --replicas N)"
         ) from None
-    _check_in_sync(found, wanted, _min_isr(admin, {at.topic for at in wanted}))
+    check_in_sync(found, wanted, _min_isr(admin, {at.topic for at in wanted}))
     return wanted
 
 
@@ -44,11 +44,11 @@ def resize_plan(admin: Admin, found: Overview, topic: str, replication_factor: i
         wanted = resized(found.parts(), found.targets, topic, replication_factor)
     except NoRoom as none:
         raise CommandFailed(f"{none}: add a broker first, or start those that are down") from None
-    _check_in_sync(found, wanted, min_isr)
+    check_in_sync(found, wanted, min_isr)
     return wanted
 
 
-def _check_brokers(found: Overview, gone: Collection[int], *, dead: bool) -> None:
+def check_brokers(found: Overview, gone: Collection[int], *, dead: bool) -> None:
     live = found.live
     held = {node for placed in found.placed.values() for node in placed.replicas}
     if unknown := sorted(set(gone) - found.brokers.keys() - held):
@@ -65,7 +65,7 @@ def _check_brokers(found: Overview, gone: Collection[int], *, dead: bool) -> Non
         )
 
 
-def _check_in_sync(found: Overview, wanted: Assignment, min_isr: Mapping[str, int]) -> None:
+def check_in_sync(found: Overview, wanted: Assignment, min_isr: Mapping[str, int]) -> None:
     """Check that moves can finish. A new replica needs a leader to copy from, and the last step of a move waits until
     ``min.insync.replicas`` of the remaining and new replicas are in sync."""
     if headless := [at for at in wanted if found.placed[at].leader < 0]:

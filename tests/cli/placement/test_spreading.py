@@ -64,6 +64,23 @@ def test_a_plan_keeps_factors_and_breaks_no_rack(found: tuple[Parts, list[Target
             assert crowding(replicas, racks) <= crowding(parts[at].replicas, racks)
 
 
+def test_racks_come_before_bytes() -> None:
+    """Rack a has broker 1 alone, so it keeps a replica of each partition, or gets one, though others have fewer."""
+    targets = [Target(1, "a"), Target(2, "b"), Target(3, "b")]
+    apart = {TopicPartition("t", number): Part((1, 2), 1 << 20) for number in range(8)}
+    crowded = {TopicPartition("crowded", 0): Part((2, 3), 1)}
+    plan = after(apart | crowded, rebalanced(apart | crowded, targets, 0.1))
+    assert all(1 in replicas for replicas in plan.values())
+    assert {2, 3} <= {node for replicas in plan.values() for node in replicas}, "bytes are evened out where they may"
+
+
+def test_nothing_moves_within_the_tolerance() -> None:
+    parts = {TopicPartition("t", number): Part((0 if number < 22 else 1,), 1 << 30) for number in range(42)}
+    targets = [Target(0, None), Target(1, None)]
+    assert rebalanced(parts, targets, 0.1) == {}
+    assert len(rebalanced(parts, targets, 0.01)) == 1
+
+
 @given(clusters(), st.data())
 def test_a_drain_moves_what_is_there_and_nothing_else(found: tuple[Parts, list[Target]], data: st.DataObject) -> None:
     parts, targets = found
