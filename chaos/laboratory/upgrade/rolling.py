@@ -34,9 +34,11 @@ from tidelog.chaos.laboratory.upgrade.kills import (
     STOPPING_S,
     Kills,
 )
+from tidelog.chaos.laboratory.upgrade.newer import use_what_is_new
 from tidelog.chaos.laboratory.upgrade.release import begin_with
 from tidelog.chaos.laboratory.workloads.client_loop import ClientLoop
 from tidelog.chaos.laboratory.workloads.group_work import COOPERATIVE, EAGER, GroupWork
+from tidelog.chaos.laboratory.workloads.sink_work import SinkWork
 from tidelog.chaos.laboratory.workloads.transaction_work import TransactionWork
 from tidelog.chaos.laboratory.workloads.workload import AppendWork, Workload
 from tidelog.chaos.laboratory.workloads.workloads import SideBySide
@@ -44,13 +46,16 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster
 from tidelog.client.errors import TidelogError
 
-WORKLOAD: Final = "append,transactions,groups"
-PER_S: Final = 90.0
+WORKLOAD: Final = "append,transactions,groups,sinks"
+PER_S: Final = 120.0
 SETTINGS: Final = {
     "controlled.shutdown.timeout.ms": "5000",
     "auto.create.topics.enable": "false",
     "metadata.log.max.record.bytes.between.snapshots": "5000",  # so that each release reads snapshots of the other
 }
+
+LEVELS: Final = {"metadata.version": 2, "transaction.version": 2, "group.version": 1}
+"""All features of the present release, each at its highest level."""
 
 READY_S: Final = 120.0
 LEVELS_S: Final = 120.0
@@ -88,7 +93,7 @@ class Roll:
     def __init__(self, laboratory: Laboratory, wait_until_whole: Callable[[], None], history: HistoryFile) -> None:
         self.nodes = laboratory.cluster.nodes
         self.bootstrap = laboratory.bootstrap
-        self._cluster = laboratory.cluster
+        self.cluster = laboratory.cluster
         self.wait_until_whole = wait_until_whole
         self._history = history
 
@@ -98,22 +103,27 @@ class Roll:
             self.wait_until_whole()
             moments = () if kills is None else kills.moments()
             if kills is None or (BEFORE not in moments and STOPPING not in moments):
-                self._cluster.stop([number])
+                self.cluster.stop([number])
             else:
                 if STOPPING in moments:
                     self.nodes[number].send_signal(signal.SIGTERM)
                     time.sleep(kills.rng.uniform(0, STOPPING_S))
                 self._kill(kills, number, STOPPING if STOPPING in moments else BEFORE)
             self.nodes[number].interpreter = python
-            self._cluster.start([number])
+            self.cluster.start([number])
             if kills is not None and STARTING in moments:
                 time.sleep(kills.rng.uniform(0, STARTING_S))
                 self._kill(kills, number, STARTING)
-                self._cluster.start([number])
-            self._cluster.wait_ready([number], timeout_s=READY_S)
+                self.cluster.start([number])
+            self.cluster.wait_ready([number], timeout_s=READY_S)
             if kills is not None and BESIDE in moments:
                 self._kill_and_start(kills, kills.rng.choice([one for one in self.nodes if one != number]), BESIDE)
         self.wait_until_whole()
+
+    def add_disk(self, number: int) -> None:
+        """Give a node a second log directory, which it uses from its next start on."""
+        node = self.nodes[number]
+        node.configure({**node.settings, "log.dirs": f"{node.data_dir},{node.directory / 'data-2'}"})
 
     def finalise(self, levels: Mapping[str, int], kills: Kills | None = None) -> None:
         """Raise feature levels, and check that they are in force, whichever node is killed meanwhile and right
@@ -152,19 +162,19 @@ class Roll:
 
     def _kill_and_start(self, kills: Kills, number: int, when: str) -> None:
         self._kill(kills, number, when)
-        self._cluster.start([number])
-        self._cluster.wait_ready([number], timeout_s=READY_S)
+        self.cluster.start([number])
+        self.cluster.wait_ready([number], timeout_s=READY_S)
 
     def _kill(self, kills: Kills, number: int, when: str) -> None:
         kills.count += 1
         self._history.note(f"kill -9 of node {number}: {when}")
-        self._cluster.kill(number)
+        self.cluster.kill(number)
 
 
 def there_and_back(old: str, new: str, kills: Kills) -> Callable[[Roll], None]:
     """Return the steps of a whole upgrade with kills at each: all nodes to the other release, back, there again,
-    finalised; then every node once more. Levels that a node of the former release does not support are refused
-    meanwhile."""
+    finalised; then every node once more, and what is new is used. Levels that a node of the former release does not
+    support are refused meanwhile."""
 
     def steps(roll: Roll) -> None:
         order = list(roll.nodes)
@@ -174,9 +184,10 @@ def there_and_back(old: str, new: str, kills: Kills) -> Callable[[Roll], None]:
             if python == new:
                 _refused(roll)
             roll.to(python, order[-1:], kills)
-        roll.finalise({"metadata.version": 2, "transaction.version": 2}, kills)
-        kills.rng.shuffle(order)
+        roll.finalise(LEVELS, kills)
+        roll.add_disk(order[0])
         roll.to(new, order, kills)
+        use_what_is_new(roll.bootstrap, order[0])
 
     return steps
 
@@ -200,8 +211,8 @@ class RollingRun(Run):
 
     def _work(self, laboratory: Laboratory) -> Workload:
         surroundings = self._surroundings(laboratory)
-        shared = replace(surroundings, per_s=surroundings.per_s / 3)
-        return SideBySide([AppendWork(shared), TransactionWork(shared), ClassicGroups(shared)])
+        shared = replace(surroundings, per_s=surroundings.per_s / 4)
+        return SideBySide([AppendWork(shared), TransactionWork(shared), ClassicGroups(shared), SinkWork(shared)])
 
     def _faults(self, laboratory: Laboratory, observer: Observer, clients: ClientLoop, work: Workload) -> None:
         self._history.phase("faults")
