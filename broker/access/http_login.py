@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import enum
 import hmac
 import secrets
@@ -127,7 +126,7 @@ class HttpLogin:
         else:
             try:
                 user, _, password = base64.b64decode(shown, validate=True).partition(b":")
-            except binascii.Error:
+            except ValueError:  # other characters than base64's, perhaps not even ASCII
                 return await logins.failed("expected user:password in base64")
             found = await login.step(b"\0" + user + b"\0" + password)
         if isinstance(found, Challenge):  # it tells an OAUTHBEARER client that it is refused

@@ -4,7 +4,8 @@ Mostly no socket is involved, so that ten million inputs take minutes and the ti
 known; one conversation in a hundred is hand-made HTTP/2 at a real gRPC listener (:mod:`tidelog.chaos.fuzz.http2`). In a
 *conversation* a client logs in, with the right secret or a wrong one, and most of its messages are damaged on the way:
 SaslHandshake and SaslAuthenticate of Kafka's protocol, bare tokens, the calls of the gRPC listeners and the tokens that
-those issue. Each follows from the seed and its number alone, except for nonces and keys.
+those issue, requests with a password or token at the HTTP listener, and the first frames of Raft streams. Each follows
+from the seed and its number alone, except for nonces and keys.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,8 +27,9 @@ from tidelog.broker.access.logins import LoggedIn, Logins, NodeLogins
 from tidelog.broker.handlers.logins import EXCHANGES_MAX, TokenLogins
 from tidelog.broker.kafka.login import AUTHENTICATE_MOST, SASL_AUTHENTICATE, SASL_HANDSHAKE, KafkaLogin
 from tidelog.broker.kafka.wire.pending import CloseConnection
+from tidelog.chaos.fuzz import doors
 from tidelog.chaos.fuzz.frames import API_VERSIONS, damaged, some_tags
-from tidelog.chaos.fuzz.http2 import Http2Door
+from tidelog.chaos.fuzz.http2 import Http2Door, conversation
 from tidelog.cli.local.process import mark_of, use_of
 from tidelog.client.admin.users import ScramCredentialInfo, UserScramCredentialUpsertion, salted
 from tidelog.metadata_quorum.controller.scram_changes import SECRET_BYTES, first_users
@@ -37,6 +39,7 @@ from tidelog.model.clock import SystemClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ControllerEpoch, Offset
 from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.http_auth import BASIC, BEARER
 from tidelog.model.settings.listener_security import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
 from tidelog.proto.calls.convert import BadMessage as BadCall
 from tidelog.proto.calls.convert import from_proto, to_proto
@@ -44,7 +47,8 @@ from tidelog.proto.calls.user_api import SaslAuthenticateRequest
 from tidelog.proto.kafka.messages import encode_request
 from tidelog.proto.kafka.wire import BadMessage
 from tidelog.proto.transport.grpc_wire import LOGIN_METADATA_MAX
-from tidelog.proto.transport.network import CallContext
+from tidelog.proto.transport.network import BadFrame, CallContext
+from tidelog.proto.transport.raft_messages import HELLO_BYTES_MAX, encode_hello
 from tidelog.security import scram
 from tidelog.security.oauthbearer import OAuthClient
 from tidelog.security.sasl import ClientMechanism, LoginRefused, PlainClient
@@ -72,6 +76,8 @@ _KEPT_BYTES: Final = 2_000
 _PROOFS_KEPT: Final = 1_000
 _STEPS_MAX: Final = 12
 _SOCKET_SHARE: Final = 0.01
+_HTTP_SHARE: Final = 0.12
+_HELLO_SHARE: Final = 0.03
 _WIDE_SHARE: Final = 0.002
 _WIDE: Final = (
     b"\x01", b"\0", b",", b"=", b" ", b"a", b"n,,", b",a=b", b"auth=Bearer x\x01", b"auth=bearer ", b"{\"a\":", b"[",
@@ -131,27 +137,42 @@ class _Node:
         ]
         records = first_users(users, lambda: bytes(SECRET_BYTES))
         image, _ = apply_records(MetadataImage(), records, Offset(0), ControllerEpoch(1))
-        config = NodeConfig.parse(
-            {
-                "node.id": "1",
-                "listener.security.protocol.map": f"{KAFKA}:SASL_PLAINTEXT,{GRPC}:SASL_PLAINTEXT",
-                "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-                "sasl.oauthbearer.jwks.endpoint.url": (directory / "jwks.json").absolute().as_uri(),
-                "sasl.oauthbearer.expected.issuer": _ISSUER,
-                "sasl.oauthbearer.expected.audience": _AUDIENCE,
-                "connection.failed.authentication.delay.ms": "0",
-            }
-        )
+        settings = {
+            "node.id": "1",
+            "listener.security.protocol.map": f"{KAFKA}:SASL_PLAINTEXT,{GRPC}:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "sasl.oauthbearer.jwks.endpoint.url": (directory / "jwks.json").absolute().as_uri(),
+            "sasl.oauthbearer.expected.issuer": _ISSUER,
+            "sasl.oauthbearer.expected.audience": _AUDIENCE,
+            "connection.failed.authentication.delay.ms": "0",
+        }
+        config = NodeConfig.parse(settings)
         self.logins = NodeLogins(config, lambda: image, SystemClock())
         kafka = self.logins.find(KAFKA)
         assert kafka is not None
         self.kafka: Logins = kafka
         self.grpc = TokenLogins(self.logins.find, AccessControl(config))
+        settings["http.listener"] = "HTTP://127.0.0.1:0"
+        self.http = [
+            doors.HttpDoor(NodeConfig.parse(settings | {"http.auth": auth}), image) for auth in (BASIC, BEARER)
+        ]
+
+    def close(self) -> None:
+        self.logins.close()
+        for door in self.http:
+            door.close()
 
     def shows(self, user: str, message: bytes) -> bool:
         """Return whether a message contains a secret that suffices for a login: damage may graft it whole from
         another's."""
         return self.tokens[user].encode() in message or f"\0{user}\0{SECRETS[user]}".encode() in message
+
+    def shows_http(self, sent: bytes) -> bool:
+        """Return whether requests contain a secret of anybody that suffices at the HTTP listener."""
+        meant = doors.in_base64(sent)
+        return any(
+            self.tokens[user].encode() in sent or f"{user}:{words}".encode() in meant for user, words in SECRETS.items()
+        )
 
 
 class _Client:
@@ -196,13 +217,13 @@ class _Harm:
     def honest(self) -> bool:
         return not self.share
 
-    def done_to(self, message: bytes, most: int) -> bytes:
+    def done_to(self, message: bytes, most: int, wide: Sequence[bytes] = _WIDE) -> bytes:
         rng = self._rng
         self._others[int(rng.random() * len(self._others))] = message[:_KEPT_BYTES]
         if rng.random() >= self.share:
             return message
         if rng.random() < _WIDE_SHARE:
-            unit = rng.choice(_WIDE)
+            unit = rng.choice(wide)
             size = int(most * rng.random()) // len(unit)
             head = message[: int(rng.random() * len(message))]
             return (head + unit * size + rng.choice((b"", b"\x01\x01", message)))[: most - 64]
@@ -231,12 +252,13 @@ class LoginFuzz:
         # Our clients' proofs would cost milliseconds each, but the fuzzing targets the other side.
         setattr(scram, "salted_password", functools.lru_cache(_PROOFS_KEPT)(slow))  # noqa: B010
         await self._door.open()
+        self._raft = doors.RaftDoor()
         try:
             return await self._run(inputs, first, say)
         finally:
             await self._door.close()
             setattr(scram, "salted_password", slow)  # noqa: B010
-            self._node.logins.close()
+            self._node.close()
 
     async def _run(self, inputs: int, first: int, say: Say) -> LoginReport:
         report = self.report
@@ -278,11 +300,14 @@ class LoginFuzz:
         rng = random.Random(f"{self._seed}:{number}")
         self._longest_s = 0.0
         kind = self._kafka if rng.random() < 0.7 else self._grpc
-        if random.Random(f"{self._seed}:{number}:socket").random() < _SOCKET_SHARE:
-            kind = self._socket
+        door = random.Random(f"{self._seed}:{number}:socket").random()
+        for share, other in ((_SOCKET_SHARE, self._socket), (_HTTP_SHARE, self._http), (_HELLO_SHARE, self._hello)):
+            if 0 <= door < share:
+                kind = other
+            door -= share
         try:
             self.report.ended[await kind(rng, number)] += 1
-        except (BadMessage, BadCall, CloseConnection) as over:
+        except (BadMessage, BadCall, BadFrame, CloseConnection) as over:
             self.report.ended[type(over).__name__] += 1
         except Exception as error:  # any exception would end a connection's handler
             self.report.fault(f"conversation {number}: {type(error).__name__}: {error}")
@@ -388,6 +413,45 @@ class LoginFuzz:
             self.report.fault(f"conversation {number}: a call of a stranger was served")
             self._door.begun = 0
         return "leaves a socket"
+
+    # --- HTTP and Raft -----------------------------------------------------------------------------------
+
+    async def _http(self, rng: random.Random, number: int) -> str:
+        harm, client, node, report = _Harm(rng, self._others), _Client(rng, self._node), self._node, self.report
+        door = rng.choice(node.http)
+        if door.scheme == BASIC:
+            shown = f"{client.user}:{SECRETS[client.user] if client.right else 'wrong'}".encode()
+        else:
+            shown = (node.tokens if client.right else node.foreign_tokens)[client.user].encode()
+        sent = b""
+        for _ in range(rng.choice((1, 1, 1, 2, 20))):
+            report.inputs += 1
+            request = doors.http_request(rng, door.scheme, shown, plain=harm.honest)
+            if not harm.honest and rng.random() < 0.02:
+                request = conversation(rng, shown)  # a gRPC client at the wrong port
+            sent += harm.done_to(request, doors.REQUEST_MOST, doors.WIDE)
+        answers = await door.visit(doors.in_pieces(rng, sent), self._hold)
+        let_in = doors.FIGURES in answers
+        report.let_in += let_in
+        if let_in and not node.shows_http(sent):
+            report.fault(f"conversation {number}: shows metrics without a secret")
+        if harm.honest and client.right and not let_in:
+            report.fault(f"conversation {number}: {client.user} sees no metrics with the right secret")
+        return "sees metrics" if let_in else "gets an answer" if answers else "gets no answer"
+
+    async def _hello(self, rng: random.Random, number: int) -> str:
+        harm, report = _Harm(rng, self._others), self.report
+        report.inputs += 1
+        frame = harm.done_to(encode_hello(self._raft.hello(rng)), 2 * HELLO_BYTES_MAX, _WIDE_CALL)
+        began_s = time.thread_time()
+        try:
+            refused = self._raft.judge(frame)
+        finally:
+            self._hold(time.thread_time() - began_s)
+        return "is no controller" if refused else "is a controller"
+
+    def _hold(self, held_s: float) -> None:
+        self._longest_s = max(self._longest_s, held_s)
 
     def _check_session(
         self, rng: random.Random, find: FindSession, token: str, host: str, client: _Client, number: int, shown: bytes

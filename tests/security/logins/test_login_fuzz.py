@@ -11,11 +11,14 @@ import pytest
 
 from tidelog.broker.access import logins
 from tidelog.broker.access.access import AccessControl
+from tidelog.broker.access.http_login import Admission, HttpLogin
 from tidelog.broker.access.logins import MESSAGE_BYTES_MAX
 from tidelog.broker.handlers import logins as grpc_logins
 from tidelog.broker.handlers.logins import TokenLogins
+from tidelog.broker.node import http
 from tidelog.chaos.fuzz import http2
 from tidelog.chaos.fuzz.logins import GRPC, HOLD_S_MAX, KAFKA, SECRETS, LoginFuzz, LoginReport
+from tidelog.metadata_quorum.raft.transport import RaftLinks
 from tidelog.model.errors import ErrorCode
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.listener_security import OAUTHBEARER, PLAIN, SCRAM_SHA_256
@@ -28,10 +31,19 @@ FULL = 89_928
 """A conversation of seed 1 with a message of half a megabyte."""
 SOCKET = 975
 """A conversation of seed 1 at a socket, with several calls that present a token."""
+HTTP = 925
+"""A conversation of seed 1 over HTTP. Its password holds a byte above 127; such a one once ended the connection with an
+exception."""
 
 
 def fuzzed(place: Path, inputs: int, seed: int, first: int = 0) -> LoginReport:
     return asyncio.run(LoginFuzz(place, seed).run(inputs, first))
+
+
+def slow(*_: object) -> None:
+    until_s = time.thread_time() + 2 * HOLD_S_MAX
+    while time.thread_time() < until_s:
+        continue
 
 
 def test_thousands_of_damaged_logins_let_nobody_in_and_hold_nobody_up(tmp_path: Path) -> None:
@@ -41,6 +53,8 @@ def test_thousands_of_damaged_logins_let_nobody_in_and_hold_nobody_up(tmp_path: 
     assert report.let_in > 300, "those with the right secret that nobody disturbs"
     assert report.ended["is refused"] > 1_000
     assert min(report.ended["BadMessage"], report.ended["LoginOver"], report.ended["CloseConnection"]) > 50
+    assert min(report.ended["sees metrics"], report.ended["is a controller"], report.ended["is no controller"]) > 10
+    assert report.ended["gets an answer"] > 100
     assert 0 < report.longest_hold_s <= HOLD_S_MAX
 
 
@@ -62,14 +76,29 @@ def test_a_strangers_socket_that_holds_the_loop_is_noticed(tmp_path: Path, monke
     monkeypatch.setattr(http2, "_ANSWER_S", 0.3)  # on a busy machine the listener takes its time
     assert fuzzed(tmp_path, 1, 1, SOCKET).faults == []
 
-    def slow(*_: object) -> None:
-        until_s = time.thread_time() + 2 * HOLD_S_MAX
-        while time.thread_time() < until_s:
-            continue
-
     monkeypatch.setattr(TokenLogins, "_session", slow)
     (fault,) = fuzzed(tmp_path, 1, 1, SOCKET).faults
     assert fault.startswith(f"conversation {SOCKET}: held the loop for ")
+
+
+def test_a_request_over_http_that_holds_the_loop_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fuzzed(tmp_path, 1, 1, HTTP).faults == []
+    monkeypatch.setattr(http, "stranger", slow)
+    (fault,) = fuzzed(tmp_path, 1, 1, HTTP).faults
+    assert fault.startswith(f"conversation {HTTP}: held the loop for ")
+
+
+def test_metrics_for_strangers_and_strange_controllers_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def admit(*_: object) -> Admission:
+        return Admission.ALL
+
+    monkeypatch.setattr(HttpLogin, "admit", admit)
+    monkeypatch.setattr(RaftLinks, "refusal_of", lambda *_: "")
+    faults = fuzzed(tmp_path, 2_000, 20).faults
+    assert any("shows metrics without a secret" in fault for fault in faults)
+    assert any("ValueError: accepted Hello(" in fault for fault in faults)
 
 
 async def test_a_message_of_a_login_is_bounded(tmp_path: Path) -> None:

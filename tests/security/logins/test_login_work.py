@@ -6,6 +6,7 @@ What is compared is the work itself (hashes, their rounds, the lengths of what g
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import hmac
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 from tidelog import ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from tidelog.broker.access.logins import LoginFailed, Logins, NodeLogins
+from tidelog.chaos.fuzz.doors import HttpDoor
 from tidelog.client.admin.users import salted
 from tidelog.metadata_quorum.controller.scram_changes import SECRET_BYTES, first_users
 from tidelog.metadata_quorum.image.change import apply_records
@@ -134,6 +136,31 @@ def test_plain_does_for_strangers_what_it_does_for_users(logins: Logins, work: l
 def test_plain_does_no_less_for_a_stranger(logins: Logins, work: list[Work]) -> None:
     kinds = {name: [each[0] for each in refused(logins, "PLAIN", name, work)] for name in NAMES}
     assert len(set(map(tuple, kinds.values()))) == 1
+
+
+def test_http_answers_strangers_as_it_answers_users(image: MetadataImage, work: list[Work]) -> None:
+    settings = {"http.listener": "HTTP://127.0.0.1:0", "http.auth": "basic"}
+    settings["connection.failed.authentication.delay.ms"] = "0"
+    door = HttpDoor(NodeConfig.parse({"node.id": "1"} | settings), image)
+
+    def answer(name: str) -> bytes:
+        del work[:]
+        shown = base64.b64encode(f"{name}:guess".encode())
+        asked = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Basic %s\r\n\r\n" % shown
+        return asyncio.run(door.visit([asked], lambda _: None))
+
+    refused_with, done = {}, {}
+    for name in NAMES:
+        refused_with[name] = answer(name)
+        done[name] = slow(work)
+    door.close()
+    (text,) = set(refused_with.values())
+    assert text.startswith(b"HTTP/1.1 401 ")
+    of_users = [done[name] for name in USERS]
+    assert all(of_users.count(each) == len(each) == 1 for each in of_users)
+    of_strangers = [done[name] for name in STRANGERS]
+    assert all(each in of_users for each in of_strangers)
+    assert all(each in of_strangers for each in of_users)
 
 
 def test_a_delegation_token_costs_the_same_whether_it_is_there_or_not(work: list[Work]) -> None:

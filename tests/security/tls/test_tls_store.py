@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,11 @@ from tidelog.security.authority import Authority
 from tidelog.security.principal import ANONYMOUS
 from tidelog.security.tls_store import NodeTls, NotAuthenticated, TlsStore
 
+HOSTS = ("127.0.0.1", "localhost")
 
-def tls_of(settings: dict[str, str]) -> TlsStore:
-    found = NodeTls(NodeConfig.parse({"node.id": "1", **settings})).find("KAFKA")
+
+def tls_of(settings: dict[str, str], listener: str = "KAFKA") -> TlsStore:
+    found = NodeTls(NodeConfig.parse({"node.id": "1", **settings})).find(listener)
     assert found is not None
     return found
 
@@ -171,29 +174,52 @@ def test_a_renewed_certificate_is_taken(certificates: Certificates, caplog: pyte
     assert "listener KAFKA: using the new certificate of CN=node, valid until" in caplog.text
 
 
+def of_another_key(certificates: Certificates) -> str:
+    key, _, _ = renewed()(certificates).partition("-----BEGIN CERTIFICATE")
+    _, begin, chain = renewed()(certificates).partition("-----BEGIN CERTIFICATE")
+    return key + begin + chain
+
+
+def not_valid_yet(certificates: Certificates) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(authority, "_CLOCK_SKEW", -datetime.timedelta(days=1))
+        return renewed()(certificates)
+
+
+def of_another_authority(_: Certificates) -> str:
+    return Authority.make("another", 1).issue("node", HOSTS, 9)
+
+
+def renewed(name: str = "node", hosts: tuple[str, ...] = HOSTS, days: int = 9) -> Callable[[Certificates], str]:
+    return lambda certificates: certificates.authority.issue(name, hosts, days)
+
+
 @pytest.mark.parametrize(
-    ("name", "hosts", "days", "said", "allowed"),
+    ("make", "said", "allowed"),
     [
-        ("other", ("127.0.0.1", "localhost"), 9, "expected a certificate of CN=node, found one of CN=other", "dn"),
-        ("node", ("localhost",), 9, "expected a certificate for IP Address:127.0.0.1 too, found one without", "san"),
-        ("node", ("127.0.0.1", "localhost"), -1, "certificate has expired", None),
+        (renewed("other"), "expected a certificate of CN=node, found one of CN=other", "dn"),
+        (renewed(hosts=HOSTS[1:]), "expected a certificate for IP Address:127.0.0.1 too, found one without", "san"),
+        (renewed(days=-1), "certificate has expired", None),
+        (not_valid_yet, "certificate is not yet valid", None),
+        (of_another_key, "expected the private key of the first certificate, found another certificate's", None),
+        (of_another_authority, "expected a certificate that is accepted by its own trusted certificates", None),
     ],
+    ids=["name", "hosts", "expired", "early", "key", "authority"],
 )
 def test_what_would_lock_clients_out_is_refused(
     certificates: Certificates,
     caplog: pytest.LogCaptureFixture,
-    name: str,
-    hosts: tuple[str, ...],
-    days: int,
+    make: Callable[[Certificates], str],
     said: str,
     allowed: str | None,
 ) -> None:
-    settings = certificates.settings()
-    store = tls_of(settings)
+    listener = "REPLICATION" if make is of_another_authority else "KAFKA"  # that clients may have another is fine
+    settings = certificates.settings("KAFKA REPLICATION", "required")
+    store = tls_of(settings, listener)
     before = store.material
     path = settings["ssl.keystore.location"]
     good = Path(path).read_text()
-    bad = certificates.authority.issue(name, hosts, days)
+    bad = make(certificates)
     replace(path, bad)
     store.refresh()
     assert "keeping the old key and certificates: " in caplog.text
