@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tidelog.model.settings.listeners import is_this_machine
 from tidelog.security.sasl import LoginRefused
@@ -114,7 +114,7 @@ class TokenEndpoint:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
+    def redirect_request(self, *_: object) -> None:
         return None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import pyspark
 from pyspark.sql.datasource import DataSource
@@ -29,7 +29,7 @@ class TooOld(DataSource):
     def name(cls) -> str:
         return "tidelog"
 
-    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         os.environ["SPARK_HIDE_TRACEBACK"] = (
             "1"  # as in tidelog.spark_connector.worker_errors: the first line says it all
         )

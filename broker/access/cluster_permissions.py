@@ -48,6 +48,7 @@ from tidelog.proto.calls.connection_api import CloseConnectionsRequest, Describe
 from tidelog.proto.calls.delegation_token_api import (
     CreateDelegationTokenRequest,
     DescribeDelegationTokenRequest,
+    DescribeDelegationTokenResponse,
     ExpireDelegationTokenRequest,
     RenewDelegationTokenRequest,
 )
@@ -73,7 +74,7 @@ from tidelog.security.delegation_tokens import is_of
 def _configs(operation: AclOperation) -> Callable[[Any, Any, Access, MetadataImage], ErrorCode]:
     """Check ``operation``: settings of a topic or group need it on that, all others on the cluster."""
 
-    def fault(_: Any, item: Any, access: Access, __: MetadataImage) -> ErrorCode:
+    def fault(_: object, item: Any, access: Access, __: MetadataImage) -> ErrorCode:
         resource = getattr(item, "resource", item)
         if resource.resource_type == "topic":
             return NONE if access.topic(operation, resource.name) else NO_TOPIC
@@ -94,7 +95,7 @@ def _token_fault(request: CreateDelegationTokenRequest, access: Access) -> Error
 
 async def _seen_tokens(
     request: DescribeDelegationTokenRequest, access: Access, image: MetadataImage, serve: Serve
-) -> Any:
+) -> DescribeDelegationTokenResponse:
     """Pass on only the tokens that the caller may see, so that nobody computes the secrets of others.
 
     Source: ``DelegationTokenManager.filterToken``.
@@ -110,7 +111,8 @@ async def _seen_tokens(
     )
     asked = frozenset(request.token_ids)
     named = tuple(each for each in seen if not request.by_id or each in asked)
-    return await serve(replace(request, token_ids=named, by_id=True))
+    answer: DescribeDelegationTokenResponse = await serve(replace(request, token_ids=named, by_id=True))
+    return answer
 
 
 CLUSTER: Final[dict[type[Request[Any]], Rule]] = {

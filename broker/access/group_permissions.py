@@ -24,6 +24,7 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.consumer_group_api import (
     ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     DescribedConsumerGroup,
 )
@@ -37,10 +38,12 @@ from tidelog.proto.calls.group_api import (
     DescribedGroup,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
+    GroupPartition,
     HeartbeatRequest,
     JoinGroupRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
+    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResult,
@@ -67,18 +70,20 @@ def none_committed(request: Any, error: ErrorCode, text: str) -> tuple[OffsetCom
     return tuple(OffsetCommitResult(item.topic, item.partition, error, text) for item in request.partitions)
 
 
-def commit_result(item: Any, error: ErrorCode, text: str) -> OffsetCommitResult:
+def commit_result(item: OffsetCommitPartition, error: ErrorCode, text: str) -> OffsetCommitResult:
     return OffsetCommitResult(item.topic, item.partition, error, text)
 
 
-async def _fetched_topics(request: OffsetFetchRequest, access: Access, _: MetadataImage, serve: Serve) -> Any:
+async def _fetched_topics(
+    request: OffsetFetchRequest, access: Access, _: MetadataImage, serve: Serve
+) -> OffsetFetchResponse:
     """Leave out topics that the client may not describe if the request asks for all of a group's offsets; refuse them
     if it names them."""
 
-    def may(item: Any) -> bool:
+    def may(item: GroupPartition) -> bool:
         return access.topic(DESCRIBE, item.topic)
 
-    def seen(item: Any) -> bool:
+    def seen(item: GroupPartition | CommittedOffset) -> bool:
         return quiet.topic(DESCRIBE, item.topic)
 
     quiet = access.quiet
@@ -88,7 +93,9 @@ async def _fetched_topics(request: OffsetFetchRequest, access: Access, _: Metada
     return replace(answer, groups=tuple(_fetched_of(group, found, seen) for group, found in pairs))
 
 
-def _fetched_of(group: OffsetFetchGroup, found: OffsetFetchResult, may: Callable[[Any], bool]) -> OffsetFetchResult:
+def _fetched_of(
+    group: OffsetFetchGroup, found: OffsetFetchResult, may: Callable[[GroupPartition | CommittedOffset], bool]
+) -> OffsetFetchResult:
     if found.error is not NONE:
         return found
     if group.all_partitions:
@@ -109,7 +116,7 @@ def _heartbeat_fault(request: ConsumerGroupHeartbeatRequest, access: Access) -> 
 
 async def _described_members(
     request: ConsumerGroupDescribeRequest, access: Access, _: MetadataImage, serve: Serve
-) -> Any:
+) -> ConsumerGroupDescribeResponse:
     """Hide groups with topics that the sender may not describe."""
 
     def shown(group: DescribedConsumerGroup) -> DescribedConsumerGroup:
@@ -119,7 +126,7 @@ async def _described_members(
             return group
         return DescribedConsumerGroup(group.group_id, NO_TOPIC, TEXTS[NO_TOPIC])
 
-    answer = await serve(request)
+    answer: ConsumerGroupDescribeResponse = await serve(request)
     return replace(answer, groups=tuple(map(shown, answer.groups)))
 
 

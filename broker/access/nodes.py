@@ -103,7 +103,7 @@ def refused(request: Request[Any], error: ErrorCode, text: str) -> Any:
     return cluster_refused(request, error, text) if is_description else refuse(request, error, text)
 
 
-def cluster_refused(_: Any, error: ErrorCode, text: str) -> DescribeClusterResponse:
+def cluster_refused(_: object, error: ErrorCode, text: str) -> DescribeClusterResponse:
     """Return an answer to DescribeCluster that reveals nothing."""
     return DescribeClusterResponse("", NO_NODE, ControllerEpoch(-1), NO_OFFSET, (), (), (), error, text)
 

@@ -77,7 +77,7 @@ def _seen_by_id(found: TopicMetadata, access: Access) -> TopicMetadata:
     return TopicMetadata(NO_TOPIC_ID, "", found.topic_id, False, (), TEXTS[NO_TOPIC_ID])
 
 
-def _create_fault(_: Any, topic: Any, access: Access, __: MetadataImage) -> ErrorCode:
+def _create_fault(_: object, topic: Any, access: Access, __: MetadataImage) -> ErrorCode:
     return NONE if access.quiet.cluster(CREATE) or access.topic(CREATE, topic.name) else NO_TOPIC
 
 
@@ -100,7 +100,7 @@ async def _delete_topics(request: DeleteTopicsRequest, access: Access, image: Me
     return replace(answer, topics=woven(refused, answer.topics))
 
 
-def _epoch_fault(_: Any, item: Any, access: Access, image: MetadataImage) -> ErrorCode:
+def _epoch_fault(_: object, item: Any, access: Access, image: MetadataImage) -> ErrorCode:
     return NONE if access.quiet.cluster(CLUSTER_ACTION) else topic_by_id(image, item.topic_id, access, DESCRIBE)
 
 

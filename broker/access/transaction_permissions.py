@@ -29,6 +29,7 @@ from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import ErrorCode
 from tidelog.model.names import is_internal
 from tidelog.model.sinks import is_sinks, sink_key
+from tidelog.proto.calls.group_api import GroupPartition
 from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
@@ -101,7 +102,7 @@ async def _add_partitions(
 
 
 def _not_added(asked: AddPartitionsTransaction, access: Access) -> AddedTransaction | None:
-    def result(item: Any) -> ErrorCode:
+    def result(item: GroupPartition) -> ErrorCode:
         if not may_write:
             return NO_TRANSACTION
         return NONE if not is_internal(item.topic) and access.topic(WRITE, item.topic) else NO_TOPIC
@@ -134,7 +135,9 @@ def _not_written(request: WriteTxnMarkersRequest, error: ErrorCode, _: str) -> W
     )
 
 
-async def _described_topics(request: Any, access: Access, _: MetadataImage, serve: Serve) -> Any:
+async def _described_topics(
+    request: DescribeTransactionsRequest, access: Access, _: MetadataImage, serve: Serve
+) -> DescribeTransactionsResponse:
     answer: DescribeTransactionsResponse = await serve(request)
 
     quiet = access.quiet
@@ -145,7 +148,7 @@ async def _described_topics(request: Any, access: Access, _: MetadataImage, serv
     return replace(answer, transactions=tuple(map(seen, answer.transactions)))
 
 
-def _id_fault(_: Any, transactional_id: str, access: Access, __: MetadataImage) -> ErrorCode:
+def _id_fault(_: object, transactional_id: str, access: Access, __: MetadataImage) -> ErrorCode:
     return NONE if access.transaction(DESCRIBE, transaction_name(transactional_id)) else NO_TRANSACTION
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -150,7 +150,7 @@ class Traffic:
                     evidence.trouble(self.now(), "producer", error)
             await asyncio.sleep(PACE_S)
 
-    def _heard(self, number: int, began_s: float) -> Any:
+    def _heard(self, number: int, began_s: float) -> Callable[[RecordMetadata | None, BaseException | None], None]:
         def heard(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             if error is not None or metadata is None:
                 self.evidence.trouble(self.now(), "producer", error or RuntimeError("an answer without a place"))

@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tidelog.chaos.fuzz.frames import damaged
 from tidelog.proto.calls import api
@@ -49,11 +49,11 @@ class Http2Door:
         if self._server is not None:
             await self._server.close(0)
 
-    async def _called(self, _: Any, __: CallContext) -> Any:
+    async def _called(self, _: object, __: CallContext) -> api.MetadataResponse:
         self.begun += 1
         return api.MetadataResponse("", 1, (), ())  # type: ignore[arg-type]
 
-    def _streamed(self, _: CallContext) -> Any:
+    def _streamed(self, _: CallContext) -> NoReturn:
         self.begun += 1
         raise AssertionError("a stream of a stranger was served")
 

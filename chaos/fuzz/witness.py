@@ -12,7 +12,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
 
 PERIOD_S: Final = 0.01
 FAULTS_MAX: Final = 20
@@ -85,7 +88,7 @@ class Witness:
             }
         )
 
-        def taken(error: Any, message: Any) -> None:
+        def taken(error: KafkaError | None, message: Any) -> None:
             seen.slowest_ms = max(seen.slowest_ms, message.latency() * 1000)
             if error is not None:
                 seen.fault(f"a record was refused: {error}")

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.chaos.spark_kills.processes import EXECUTES_FOR
 from tidelog.chaos.spark_kills.query import Kind, Query
@@ -154,7 +154,7 @@ def main() -> None:
     warm(spark)
     tell("ready")
     for line in sys.stdin:
-        error: Any = None
+        error: str | None = None
         try:
             run(spark, Query.from_json(line))
         except Exception as found:

@@ -77,6 +77,7 @@ class Incarnation:
 
 
 C = TypeVar("C", bound=Incarnation)
+T = TypeVar("T")
 AWAY_S: Final = (0.05, 0.5, 2.0)
 """How long a slot stays empty after its client has ended by itself."""
 
@@ -221,7 +222,7 @@ class Roster(Generic[C]):
         return [(client.name, client.failure()) for client in self.everyone]
 
 
-async def patiently(ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+async def patiently(ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Ask until there is an answer. Raises all errors but time-outs."""
     while True:
         try:

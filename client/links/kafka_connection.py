@@ -6,8 +6,8 @@ import asyncio
 import itertools
 import ssl
 import struct
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final, TypeVar
 
 from tidelog.client.config.security import ClientSecurity
 from tidelog.model.version import VERSION
@@ -18,6 +18,8 @@ from tidelog.proto.transport.network import Address
 from tidelog.security.sasl import ClientMechanism, LoginRefused
 from tidelog.security.tls_check import client_context
 from tidelog.security.tls_store import TlsStore
+
+T = TypeVar("T")
 
 SASL_HANDSHAKE: Final = 17
 SASL_AUTHENTICATE: Final = 36
@@ -68,7 +70,7 @@ class KafkaConnection:
             self._streams[1].close()
         self._streams = self._ends_at = None
 
-    async def _guarded(self, work: Any, seconds: float) -> Any:
+    async def _guarded(self, work: Awaitable[T], seconds: float) -> T:
         try:
             async with asyncio.timeout(seconds):
                 return await work

@@ -12,7 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.client.errors import IllegalStateError
 
@@ -151,7 +151,7 @@ class SqliteOutbox:
         return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
 
 
-def _bytes(payload: Any) -> bytes:
+def _bytes(payload: str | bytes) -> bytes:
     return payload.encode() if isinstance(payload, str) else bytes(payload)
 
 

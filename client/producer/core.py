@@ -25,7 +25,7 @@ from tidelog.client.config.interceptors import (
 )
 from tidelog.client.config.partitioner import KeyPartitioner, Partitioner
 from tidelog.client.config.producer import ProducerConfig
-from tidelog.client.config.serializers import serialize
+from tidelog.client.config.serializers import Serializer, serialize
 from tidelog.client.delivery import BulkFuture, Callback, Delivery, DeliveryFuture, RecordMetadata, Timestamps
 from tidelog.client.description import shown
 from tidelog.client.errors import (
@@ -420,7 +420,9 @@ class ProducerCore:
                 first += len(indices)
         return delivery, chunks
 
-    def _raw(self, serializer: Any, topic: str, items: Sequence[Any], what: str) -> Sequence[bytes | None]:
+    def _raw(
+        self, serializer: Serializer | None, topic: str, items: Sequence[Any], what: str
+    ) -> Sequence[bytes | None]:
         if serializer is None and set(map(type, items)) <= {bytes, type(None)}:
             return items
         return [serialize(serializer, topic, item, what) for item in items]

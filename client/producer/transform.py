@@ -94,7 +94,7 @@ class _Plan:
         return _BACKOFF.after(self._aborted_in_a_row, self.rng) / 1_000
 
 
-def _records(outputs: Any) -> Iterator[ProducerRecord]:
+def _records(outputs: ProducerRecord | Iterable[ProducerRecord] | None) -> Iterator[ProducerRecord]:
     for output in () if outputs is None else (outputs,) if isinstance(outputs, ProducerRecord) else outputs:
         if not isinstance(output, ProducerRecord):
             raise TypeError(f"expected None, a ProducerRecord or several from the function, found {output!r}")

@@ -159,7 +159,7 @@ def test_a_stream_ends_with_its_session(open_console: Console) -> None:
     person = open_console.person()
     person.enter()
 
-    def until(kind: str, _: Any) -> bool:
+    def until(kind: str, _: object) -> bool:
         open_console.now_s += IDLE_S  # once the stream has begun
         return kind == "over"
 

@@ -218,7 +218,7 @@ def registry() -> Iterator[tuple[str, dict[str, Any], list[str]]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)

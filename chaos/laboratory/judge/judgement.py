@@ -5,7 +5,7 @@ A history is self-contained: nothing here knows the cluster or the process that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Final
@@ -198,7 +198,7 @@ def _replicas(recorded: Recorded) -> list[str]:
     return found
 
 
-def _counted(outcomes: Any) -> dict[Outcome, int]:
+def _counted(outcomes: Iterable[Outcome]) -> dict[Outcome, int]:
     counts: dict[Outcome, int] = {}
     for outcome in outcomes:
         counts[outcome] = counts.get(outcome, 0) + 1

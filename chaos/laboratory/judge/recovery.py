@@ -4,6 +4,7 @@ replica was in sync."""
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final, NamedTuple
@@ -175,5 +176,5 @@ def _worst(waits: list[float]) -> float | None:
     return max(waits) if waits and max(waits) < inf else None
 
 
-def _whole(row: Any, copies: int) -> bool:
+def _whole(row: Mapping[str, Any], copies: int) -> bool:
     return row["controller"] >= 0 and all(len(isr) == copies for *_, isr in row["partitions"])

@@ -10,7 +10,7 @@ import random
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -23,6 +23,8 @@ from tidelog.chaos.laboratory.workloads.client_world import Surroundings
 from tidelog.chaos.laboratory.workloads.transaction_work import write_down
 from tidelog.chaos.workloads.transactions import Transaction
 from tidelog.model.ids import TopicPartition
+
+Heard = Callable[[KafkaError | None, Any], None]
 
 POLL_S: Final = 0.3
 MESSAGES_MAX: Final = 100
@@ -177,8 +179,8 @@ class KafkaAppender(KafkaSender):
             return False
         return True
 
-    def _heard(self, number: int) -> Any:
-        def heard(error: Any, message: Any) -> None:
+    def _heard(self, number: int) -> Heard:
+        def heard(error: KafkaError | None, message: Any) -> None:
             if number not in self._under_way:
                 return  # from an incarnation that has ended
             if error is not None:
@@ -256,7 +258,7 @@ class KafkaWriter(KafkaSender):
         self._again(lambda: producer.abort_transaction(CALL_S))
         transaction.outcome = Outcome.FAILED
 
-    def _again(self, call: Any) -> None:
+    def _again(self, call: Callable[[], object]) -> None:
         """Repeat a call until it succeeds. Raises ``KafkaException`` for errors that a retry does not solve."""
         while True:
             try:
@@ -266,8 +268,8 @@ class KafkaWriter(KafkaSender):
                 if not error.args[0].retriable() or self._ending.is_set():
                     raise
 
-    def _heard(self, transaction: Transaction, number: int) -> Any:
-        def heard(error: Any, message: Any) -> None:
+    def _heard(self, transaction: Transaction, number: int) -> Heard:
+        def heard(error: KafkaError | None, message: Any) -> None:
             if error is None:
                 began = transaction.delivered[number][2]
                 transaction.delivered[number] = (Outcome.OK, message.offset(), began, self._history.now())
@@ -360,7 +362,7 @@ class KafkaReader(KafkaClient):
         self.polls += bool(self._found)
         self._found = {}
 
-    def _assigned(self, consumer: Any, partitions: Sequence[Any]) -> None:
+    def _assigned(self, consumer: object, partitions: Sequence[KafkaPartition]) -> None:
         self._write_down()  # records before this belong to its former assignment
         for one in partitions:
             self._history.position(Positioned(self.name, TopicPartition(one.topic, one.partition)))

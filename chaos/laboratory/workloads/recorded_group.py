@@ -169,7 +169,7 @@ class GroupScribe:
             given=None if told is None else self._named(who, told.assignment),
         )
 
-    def _named(self, who: str, assignment: IdAssignment | None) -> list[list[Any]] | None:
+    def _named(self, who: str, assignment: IdAssignment | None) -> list[list[str | int | None]] | None:
         if assignment is None:
             return None
         names = {each.topic_id: self._name_of(who, each.topic_id) for each in assignment.topics}
@@ -299,5 +299,5 @@ def _outcome(errors: Iterable[ErrorCode | None]) -> Outcome:
     return Outcome.FAILED if found <= REFUSED else Outcome.UNKNOWN
 
 
-def _pairs(partitions: Iterable[TopicPartition]) -> list[list[Any]]:
+def _pairs(partitions: Iterable[TopicPartition]) -> list[list[str | int]]:
     return [[at.topic, at.partition] for at in partitions]

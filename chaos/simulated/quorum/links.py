@@ -121,12 +121,12 @@ class LinkedVoters(abc.ABC):
         self.now = end
         return until is not None and until()
 
-    def later(self, seconds: float, action: Callable[..., None], one: Any = None, other: Any = None) -> None:
+    def later(self, seconds: float, action: Callable[..., None], one: object = None, other: object = None) -> None:
         """Schedule a call of an action with the two values after a while."""
         self._agenda_count += 1
         heapq.heappush(self._agenda, (self.now + seconds, self._agenda_count, action, one, other))
 
-    def _at(self, time: float, action: Callable[..., None], one: Any, other: Any) -> None:
+    def _at(self, time: float, action: Callable[..., None], one: object, other: object) -> None:
         self._agenda_count += 1
         heapq.heappush(self._agenda, (time, self._agenda_count, action, one, other))
 

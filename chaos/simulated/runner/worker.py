@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -83,7 +83,7 @@ def outcome_of(scenario: str, seed: int, result: dict[str, Any]) -> Outcome:
     )
 
 
-def _writer(sink: TextIO) -> Any:
+def _writer(sink: TextIO) -> Callable[[str], None]:
     def write(line: str) -> None:
         sink.write(line + "\n")
 

@@ -236,7 +236,7 @@ class Socket:
             self._data.appendleft(first[most:])
         return first[:most]
 
-    def send(self, data: Any, flags: int = 0) -> int:
+    def send(self, data: bytes | bytearray | memoryview, flags: int = 0) -> int:
         return self.sendmsg([data])
 
     def sendmsg(self, buffers: Iterable[Any], ancillary: Iterable[Any] = (), flags: int = 0) -> int:
@@ -280,7 +280,7 @@ class Stream(asyncio.Transport):
             self._fabric._wires.pop(self._wire, None)
             self._protocol.connection_lost(ConnectionResetError(reason))
 
-    def write(self, data: Any) -> None:
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._closing:
             taken = bytes(data)
             self._fabric.deliver(self._wire, True, lambda: self.to_server(taken))
@@ -299,5 +299,5 @@ class Stream(asyncio.Transport):
     def pause_reading(self) -> None:
         raise NotImplementedError  # a stream then accepts whatever arrives
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> object:
         return default

@@ -97,7 +97,7 @@ class World:
         return self
 
     def handler(self, node: int) -> Callable[[Any, CallContext], Any]:
-        async def handle(_: Any, __: CallContext) -> Any:
+        async def handle(_: object, __: CallContext) -> Any:
             self.taken.append(node)
             if self.first_dies and len(self.taken) == 1:
                 self.fabric.drop_node(f"c{node}")

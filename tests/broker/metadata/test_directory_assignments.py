@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -46,7 +45,7 @@ class Bench:
             self.settled.append,
         )
 
-    async def call(self, request: AssignReplicasToDirsRequest, **_: Any) -> AssignReplicasToDirsResponse:
+    async def call(self, request: AssignReplicasToDirsRequest, **_: object) -> AssignReplicasToDirsResponse:
         self.told += [found.directory_id for found in request.assignments]
         return AssignReplicasToDirsResponse(ErrorCode.NONE)
 

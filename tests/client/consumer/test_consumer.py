@@ -438,7 +438,7 @@ async def test_a_bug_in_the_fetcher_is_raised_by_poll(
         c.assign([ONE])
         await c.position(ONE)
 
-        def broken(*_: Any) -> int:
+        def broken(*_: object) -> int:
             raise RuntimeError("a bug")
 
         monkeypatch.setattr(c._core.fetcher, "_step", broken)

@@ -653,7 +653,7 @@ async def test_a_bug_in_the_sender_leaves_nobody_waiting(
     await p.start()
     sent = await p.send("one", b"0")
 
-    def broken(*_: Any) -> int:
+    def broken(*_: object) -> int:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(p._core.sender, "_step", broken)

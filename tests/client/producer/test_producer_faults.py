@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
@@ -70,7 +69,7 @@ async def test_order_and_no_duplicate_through_leader_changes(cluster: ScriptedCl
 async def test_retriable_errors_are_retried(cluster: ScriptedCluster, code: ErrorCode, appended: bool) -> None:
     rng = random.Random(5)
 
-    def judge(*_: Any) -> ErrorCode | None:
+    def judge(*_: object) -> ErrorCode | None:
         return code if rng.random() < 0.1 else None
 
     if appended:

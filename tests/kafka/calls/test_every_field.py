@@ -127,7 +127,7 @@ class Calls(dict[Any, Any]):
     """Answers each of the node's own calls."""
 
     def __missing__(self, kind: Any) -> Any:
-        async def call(_: Any, __: CallContext) -> Any:
+        async def call(_: object, __: CallContext) -> Any:
             return made(CALLS[kind])
 
         return call

@@ -52,10 +52,10 @@ class Member:
         )  # fmt: skip
         self.consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._lost)
 
-    def _revoked(self, _: Any, partitions: list[Any]) -> None:
+    def _revoked(self, _: object, partitions: list[Any]) -> None:
         self.revoked.update(at.partition for at in partitions)
 
-    def _lost(self, _: Any, partitions: list[Any]) -> None:
+    def _lost(self, _: object, partitions: list[Any]) -> None:
         self.lost = True
 
     def poll(self) -> None:

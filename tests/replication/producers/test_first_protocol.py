@@ -98,7 +98,7 @@ async def test_batches_that_wait_in_another_order_are_appended_in_their_own(clus
         c.create(leader=1)
         answers: list[asyncio.Future[ErrorCode]] = []
 
-        def verify(_: Any) -> asyncio.Future[ErrorCode]:
+        def verify(_: object) -> asyncio.Future[ErrorCode]:
             answers.append(asyncio.get_running_loop().create_future())
             return answers[-1]
 
@@ -228,7 +228,7 @@ async def test_the_gap_is_closed_where_the_connection_ends_behind_the_late_batch
         coordinator.takes_part = True
         answers: list[asyncio.Future[ErrorCode]] = []
 
-        def verify(_: Any) -> asyncio.Future[ErrorCode]:
+        def verify(_: object) -> asyncio.Future[ErrorCode]:
             answers.append(asyncio.get_running_loop().create_future())
             return answers[-1]
 

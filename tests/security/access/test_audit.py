@@ -350,7 +350,7 @@ def values_of(kind: Any, field: str = "") -> st.SearchStrategy[Any]:
 def told(request: Request[Any], answer: Any, listener: str = "CLIENT") -> str:
     """The lines about a call; ``answer`` ``None``: it was cancelled."""
 
-    async def handle(_: Any, __: CallContext) -> Any:
+    async def handle(_: object, __: CallContext) -> Any:
         if answer is None:
             raise asyncio.CancelledError
         return answer
@@ -417,7 +417,7 @@ def test_a_stolen_nodes_key_is_told() -> None:
     pattern = "User:CN=node-{id}"
     made = NodeConfig.parse({"node.id": "1", "node.principal.pattern": pattern})
 
-    async def handle(_: Any, __: CallContext) -> Any:
+    async def handle(_: object, __: CallContext) -> Any:
         raise AssertionError
 
     guard = NodeGuard(AccessControl(made, found), pattern)

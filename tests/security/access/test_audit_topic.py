@@ -152,7 +152,7 @@ def test_reading_and_writing_the_topic_makes_no_lines_of_it() -> None:
     rights = (ON_TOPICS, on_cluster(AclOperation.DESCRIBE), on_cluster(AclOperation.CLUSTER_ACTION))
     access = access_of(found, *rights)
 
-    async def serve(_: Any) -> AppendAuditResponse:
+    async def serve(_: object) -> AppendAuditResponse:
         return AppendAuditResponse(ErrorCode.NONE)
 
     def append(access: Access) -> ErrorCode:

@@ -273,7 +273,7 @@ def test_tls_and_a_login(kept_certificates: Certificates) -> None:
 
 
 async def test_a_client_gives_its_password_to_no_impostor() -> None:
-    async def ask(request: SaslAuthenticateRequest, _: float, __: Any) -> SaslAuthenticateResponse:
+    async def ask(request: SaslAuthenticateRequest, _: float, __: object) -> SaslAuthenticateResponse:
         """Lets everybody in, without a proof."""
         return SaslAuthenticateResponse(ErrorCode.NONE, b"", b"", "token")
 

@@ -121,7 +121,7 @@ def librdkafka_by_endpoint(cluster: Cluster, issuer: Issuer) -> dict[str, Any]:
     )
 
 
-def _note(outcomes: list[Any], error: Any, _: Any) -> None:
+def _note(outcomes: list[Any], error: Any, _: object) -> None:
     outcomes.append(error)
 
 

@@ -42,7 +42,7 @@ async def count(stream: Any) -> None:
 
 
 @app.on_partitions_assigned.connect
-async def told(*_: Any, **__: Any) -> None:
+async def told(*_: object, **__: object) -> None:
     print("starts", flush=True)
 
 
