@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -276,8 +277,9 @@ async def _refuse(connection: h11.Connection, writer: Writer, error: h11.Protoco
         status_code=error.error_status_hint,
         headers=[("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Connection", "close")],
     )
-    try:
-        writer.write(connection.send(head) + connection.send(h11.Data(body)) + connection.send(h11.EndOfMessage()))
+    out = connection.send(head)
+    with suppress(h11.LocalProtocolError):  # an answer to HEAD has no body
+        out += connection.send(h11.Data(body)) + connection.send(h11.EndOfMessage())
+    with suppress(OSError):
+        writer.write(out)
         await writer.drain()
-    except OSError:
-        pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+LOG = "spark.log"
+"""What the driver's JVM and the workers log, beside the events."""
 _numbers = itertools.count(1)
 
 
@@ -41,7 +44,23 @@ def cluster() -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     home = tmp_path_factory.mktemp("spark")
-    session = runtime.session(
+    with (home / LOG).open("ab") as log:
+        own = os.dup(2)
+        os.dup2(log.fileno(), 2)  # the driver's JVM inherits it, and Python workers write to the JVM's
+        try:
+            session = _session(home)
+        finally:
+            os.dup2(own, 2)
+            os.close(own)
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    for query in session.streams.active:
+        query.stop()
+    session.stop()
+
+
+def _session(home: Path) -> SparkSession:
+    return runtime.session(
         "tests",
         master="local[2]",
         config={
@@ -60,11 +79,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.codegen.wholeStage": "false",
         },
     )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    for query in session.streams.active:
-        query.stop()
-    session.stop()
 
 
 @pytest.fixture

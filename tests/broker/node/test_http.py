@@ -123,6 +123,17 @@ async def test_a_request_has_at_most_so_many_lines(address: Address, pieces: int
     writer.close()
 
 
+async def test_a_bad_body_of_a_head_request_is_refused_without_one(address: Address) -> None:
+    """Text after the refusal's head ended the connection with an exception; ``./dev fuzz login`` found it."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"HEAD /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nno number\r\n")
+    async with asyncio.timeout(60):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.endswith(b"\r\n\r\n"), "the head alone"
+    writer.close()
+
+
 async def test_a_body_is_left_unread(address: Address) -> None:
     """Chunks of one byte took 1 ms of the event loop a kilobyte, without end."""
     reader, writer = await asyncio.open_connection(address.host, address.port)

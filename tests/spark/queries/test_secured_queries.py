@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from urllib.parse import urlparse
 import pytest
 
 from tests.security.issuer import AUDIENCE, CLIENTS, NAME, Issuer, running
+from tests.spark.conftest import LOG
 from tidelog import AclBinding, AclOperation, Admin, PatternType, PermissionType, ResourceType
 from tidelog.spark_connector import connections, reading
 from tidelog.spark_connector.options import OptionError, SourceOptions
@@ -24,6 +26,7 @@ WRITER = "spark-writer"
 STRANGER = "spark-stranger"
 PASSWORD = " päss of the writer "  # to the last blank
 DONE = "the secured job"
+SAID = "a word of a worker"
 REFUSED = r"AuthorizationFailedError"
 
 
@@ -84,6 +87,7 @@ def test_what_is_written_is_read_and_no_secret_is_seen(
 ) -> None:
     options = options_of(WRITER)
     spark.sparkContext.setJobDescription(DONE)
+    spark.sparkContext.setLogLevel("DEBUG")
     rows = spark.createDataFrame([("k", "v")], "key string, value string")
     rows.write.format("tidelog").options(**options, topic="orders").mode("append").save()
     found = spark.read.format("tidelog").options(**options, subscribe="orders").load()
@@ -98,14 +102,19 @@ def test_what_is_written_is_read_and_no_secret_is_seen(
         spark._jvm.PythonSQLUtils.explainString(found._jdf.queryExecution(), mode)  # type: ignore[union-attr]
         for mode in ("simple", "extended", "codegen", "cost", "formatted")
     ]
+    spark.sparkContext.parallelize([0], 1).foreach(lambda _: print(SAID, file=sys.stderr, flush=True))
+    spark.sparkContext.setLogLevel("OFF")
     spark.sparkContext.setJobDescription("")
     home = Path(urlparse(spark.conf.get("spark.eventLog.dir") or "").path)
     logged = "".join(path.read_text() for path in home.rglob("*events_*") if path.is_file())
     assert DONE in logged
+    of_processes = (home / LOG).read_text(errors="replace")
+    assert SAID in of_processes, "what workers write"
+    assert " DEBUG " in of_processes and " INFO DAGScheduler: Job " in of_processes, "what the driver logs"
     kept = [path.read_text(errors="replace") for path in Path(checkpoint).rglob("*") if path.is_file()]
     assert kept
     for secret in secrets_in(options):
-        assert not [text for text in (*shown, *kept, logged) if secret in text]
+        assert not [text for text in (*shown, *kept, logged, of_processes) if secret in text]
 
 
 @pytest.mark.parametrize("secured", ["tls+scram"], indirect=True)
