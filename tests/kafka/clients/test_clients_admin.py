@@ -57,6 +57,22 @@ def test_the_life_of_a_topic(kafka_cluster: Cluster, admin: AdminClient, topic_n
     assert unknown.value.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
+def test_settings_of_a_group(admin: AdminClient, topic_name: Callable[..., str]) -> None:
+    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
+
+    name, group = "consumer.session.timeout.ms", topic_name("group")
+
+    def setting() -> str:
+        return str(only(admin.describe_configs([ConfigResource("group", group)]))[name].value)
+
+    assert setting() == "45000"
+    entry = ConfigEntry(name, "50000", incremental_operation=AlterConfigOpType.SET)
+    only(admin.incremental_alter_configs([ConfigResource("group", group, incremental_configs=[entry])]))
+    deadline = time.monotonic() + 20
+    while setting() != "50000":  # a broker may be asked before it has heard of it
+        assert time.monotonic() < deadline
+
+
 def test_settings_are_changed_one_by_one(
     kafka_cluster: Cluster, admin: AdminClient, topic_name: Callable[..., str]
 ) -> None:
