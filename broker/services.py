@@ -24,7 +24,7 @@ def held_until(ready: asyncio.Event, calls: Calls) -> dict[type[Request[Any]], C
     """
 
     def hold(handler: CallHandler) -> CallHandler:
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> Any:
             if not ready.is_set():
                 await ready.wait()
             return await handler(request, context)

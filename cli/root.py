@@ -164,7 +164,7 @@ def _check_connects(ctx: click.Context, words: Sequence[str], given: str) -> Non
         raise click.UsageError(f"expected no --{given}: {path} does not connect to a cluster", ctx)
 
 
-def _as_command(found: Any) -> click.Command:
+def _as_command(found: object) -> click.Command:
     if not isinstance(found, click.Command):
         raise CommandFailed(f"expected a click command, found {found!r}")
     return found

@@ -285,7 +285,7 @@ def _any_of(bodies: Bodies, kept: Remembered) -> str:
     )
 
 
-def _kind(hint: Any) -> tuple[str, str]:
+def _kind(hint: object) -> tuple[str, str]:
     """Return the label and type of a field."""
     origin = None if hint in _WIDTHS else typing.get_origin(hint)
     if origin is tuple:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import reduce
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.spark_connector.sink_options import SinkOptions
 
@@ -88,7 +88,7 @@ def write_once(
     session.conf.set(written, str(batch_id))
 
 
-def _is_remote(session: Any) -> bool:
+def _is_remote(session: object) -> bool:
     """Return whether it is a session of Spark Connect."""
     return type(session).__module__.startswith("pyspark.sql.connect")
 

@@ -58,7 +58,7 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Iterator[Any]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Any:
     """See :mod:`tests.workers`; ``--dist`` with another value than ``load`` is xdist's own."""
     if config.option.dist != "load":
         return None

@@ -55,7 +55,7 @@ class ShardDesk(ABC, Generic[ShardT, SettingsT, AppendT]):
     def now(self) -> Moment:
         return Moment(self.now_ms, self.wall_ms)
 
-    def answer(self, waiter: int, response: Any) -> None:
+    def answer(self, waiter: int, response: object) -> None:
         assert waiter not in self.answers, f"{waiter} is answered twice"
         self.answers[waiter] = response
 
@@ -104,7 +104,7 @@ class ShardDesk(ABC, Generic[ShardT, SettingsT, AppendT]):
             data += built
         return split_batches(bytes(data)) if data else []
 
-    def ask(self, call: Callable[..., Sequence[Any]], request: Any, *more: Any) -> int:
+    def ask(self, call: Callable[..., Sequence[Any]], request: object, *more: Any) -> int:
         self._waiter += 1
         waiter = self._waiter
         self.perform(call(request, waiter, self.now, *more))

@@ -201,7 +201,7 @@ def _content(code: CodeType, *, deep: bool) -> tuple[Any, ...]:
 
 def _function(module: ModuleType, code: CodeType) -> FunctionType:
     """The function of a module that has this code."""
-    found: Any = module
+    found: object = module
     for name in code.co_qualname.split("."):
         found = inspect.getattr_static(found, name, None)
     match found:

@@ -41,7 +41,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
             groups = dict(sorted(groups.items(), key=lambda item: -took[item[0]]))
         self.workqueue.update(groups)
 
-    def remove_node(self, node: Any) -> str | None:
+    def remove_node(self, node: object) -> str | None:
         """Return the test that ended the worker, if one did: xdist's own would begin it again and again."""
         left = self.assigned_work.pop(node)
         crashed = next((test for group in left.values() for test, done in group.items() if not done), None)

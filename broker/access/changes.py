@@ -91,7 +91,7 @@ def _each(
     """Report one change for each item of the request's field. Its error is that of the whole answer, or of the result
     at the same position in the answer's field. ``whole``: whether the request is a change at all."""
 
-    def says(request: Any, answer: object, image: MetadataImage) -> Iterable[Touched]:
+    def says(request: object, answer: object, image: MetadataImage) -> Iterable[Touched]:
         if getattr(request, "validate_only", False) or (whole is not None and not whole(request)):
             return
         asked: Sequence[Any] = getattr(request, items)
@@ -106,7 +106,7 @@ def _each(
 def _one(said: Callable[[Any], Touched]) -> Says:
     """Report a request that is one change."""
 
-    def says(request: Any, answer: object, _: MetadataImage) -> Iterable[Touched]:
+    def says(request: object, answer: object, _: MetadataImage) -> Iterable[Touched]:
         yield said(request)._replace(error=UNKNOWN if answer is None else _error(answer))
 
     return says
@@ -310,7 +310,7 @@ def audited(calls: Calls, control: AccessControl, image: Image, *, forwarded: bo
         if says is None:
             return handler
 
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> Any:
             if request_type is WriteTxnMarkersRequest and context.listener in control.node_listeners:
                 return await handler(request, context)  # from each transaction's coordinator
             answer, before = None, image()

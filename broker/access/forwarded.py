@@ -31,7 +31,7 @@ def judged(calls: Calls, control: AccessControl, image: Image, active: Callable[
         rule, name = PERMISSIONS[request_type], api_of(request_type)
         judges = _judging(name, rule, told[request_type], control, image, local=local)
 
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> Any:
             # Other controllers may have an old image; they answer that they are not active.
             return await (judges if active() else handler)(request, context)
 

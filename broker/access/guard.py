@@ -50,7 +50,7 @@ def guarded(calls: Calls, control: AccessControl, image: Image) -> Calls:
 
 
 def _guarded(name: str, rule: Rule, handler: CallHandler, control: AccessControl, image: Image) -> CallHandler:
-    async def serve(request: Any, context: CallContext) -> Any:
+    async def serve(request: object, context: CallContext) -> Any:
         access = control.of(context, name)
         if access is None:
             return await handler(request, context)

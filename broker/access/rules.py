@@ -42,7 +42,7 @@ def woven(refused: Iterable[T | None], served: Iterable[T]) -> tuple[T, ...]:
 def free() -> Rule:
     """Allow everybody."""
 
-    async def rule(request: Any, _: Access, __: MetadataImage, serve: Serve) -> Any:
+    async def rule(request: object, _: Access, __: MetadataImage, serve: Serve) -> Any:
         return await serve(request)
 
     return rule
@@ -51,7 +51,7 @@ def free() -> Rule:
 def whole(fault: Callable[[Any, Access], ErrorCode], refuse: Refuse = refuse_whole) -> Rule:
     """Refuse the whole request with the error that ``fault`` returns, unless it is NONE."""
 
-    async def rule(request: Any, access: Access, _: MetadataImage, serve: Serve) -> Any:
+    async def rule(request: object, access: Access, _: MetadataImage, serve: Serve) -> Any:
         error = fault(request, access)
         return await serve(request) if error is ErrorCode.NONE else refuse(request, error, TEXTS[error])
 
@@ -92,7 +92,7 @@ def each(
 def shown(answered: str, may_see: Callable[[Any, Access], bool]) -> Rule:
     """Keep only what the sender may see in the answer's field ``answered``."""
 
-    async def rule(request: Any, access: Access, _: MetadataImage, serve: Serve) -> Any:
+    async def rule(request: object, access: Access, _: MetadataImage, serve: Serve) -> Any:
         answer, quiet = await serve(request), access.quiet
         return replace(answer, **{answered: tuple(item for item in getattr(answer, answered) if may_see(item, quiet))})
 
@@ -102,8 +102,8 @@ def shown(answered: str, may_see: Callable[[Any, Access], bool]) -> Rule:
 def both(first: Rule, second: Rule) -> Rule:
     """Apply ``second`` to what ``first`` lets through."""
 
-    async def rule(request: Any, access: Access, image: MetadataImage, serve: Serve) -> Any:
-        async def go_on(passed: Any) -> Any:
+    async def rule(request: object, access: Access, image: MetadataImage, serve: Serve) -> Any:
+        async def go_on(passed: object) -> Any:
             return await second(passed, access, image, serve)
 
         return await first(request, access, image, go_on)

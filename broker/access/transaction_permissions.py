@@ -120,7 +120,7 @@ def _not_added(asked: AddPartitionsTransaction, access: Access) -> AddedTransact
     )
 
 
-def _transactional_group(request: Any, access: Access) -> ErrorCode:
+def _transactional_group(request: object, access: Access) -> ErrorCode:
     return of_transaction(request, access) or of_group(READ)(request, access)
 
 

@@ -47,7 +47,7 @@ def only_audited(calls: Calls, rules: Mapping[type[Request[Any]], Rule], control
         if says is None:
             return handler
 
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> Any:
             touched = sum(1 for _ in says(request, None, image()))
             if not touched:
                 return await handler(request, context)
@@ -71,7 +71,7 @@ async def _refused(request: Any, rule: Rule, image: Image, serve: Callable[[Any]
 
     says = CHANGES[type(request)]
 
-    async def rest(passed: Any) -> Any:
+    async def rest(passed: object) -> Any:
         if any(says(passed, None, image())):
             raise _NeedsNoRight
         return await serve(passed)  # what a rule leaves of a request whose items it refuses
@@ -86,7 +86,7 @@ class _NeedsNoRight(Exception):
     """A rule would let some of a request pass."""
 
 
-def _retold(found: Any) -> Any:
+def _retold(found: object) -> Any:
     """The same answer, with denials named as what they are here."""
     if isinstance(found, tuple) and not hasattr(found, "_fields"):
         return tuple(map(_retold, found))

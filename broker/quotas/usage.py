@@ -168,7 +168,7 @@ def metered(calls: Calls, quotas: ClientQuotas) -> Calls:
     """Wrap the calls so that their senders are charged for the event loop's time."""
 
     def meter(handler: CallHandler) -> CallHandler:
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> Any:
             if isinstance(request, CHARGED):
                 request = replace(request, charged=charged(context))
             if not quotas.any_set:

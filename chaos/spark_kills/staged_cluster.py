@@ -141,7 +141,7 @@ class _StagedNetwork(WrappedNetwork):
         return await self._inner.serve(listener, address, service)
 
     def _call(self, handler: CallHandler) -> CallHandler:
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> Any:
             stage = self._cluster.stage
             seen = None if stage is None else stage.saw_call(request, self._node_id, context)
             if stage is None or seen is None:

@@ -24,12 +24,12 @@ def say(line: str, *, err: bool = False) -> None:
     click.echo(escaped(line), err=err)
 
 
-def json_line(value: Any, *, indent: int | None = None) -> str:
+def json_line(value: object, *, indent: int | None = None) -> str:
     """Return JSON that is safe to print: non-ASCII text is readable, terminal control characters are escaped."""
     return escaped_json(json.dumps(value, indent=indent, ensure_ascii=False))
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     click.echo(json_line(value, indent=2))
 
 
@@ -63,7 +63,7 @@ _QUANTITY: Final = re.compile(r"[\d,.]+( [a-zA-Z]+)?|-|")
 """A number with or without a unit, or no number."""
 
 
-def _numeric(cell: Any) -> bool:
+def _numeric(cell: object) -> bool:
     return isinstance(cell, int | float) or cell is None or (isinstance(cell, str) and bool(_QUANTITY.fullmatch(cell)))
 
 
@@ -79,12 +79,12 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
         click.echo(f"{escaped(name):<{width}}  {shown(value)}")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return the text of a cell, on one line."""
     return escaped(_text(value))
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):

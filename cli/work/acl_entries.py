@@ -45,7 +45,7 @@ def read_entries(text: str, source: str) -> list[AclBinding]:
     return list(dict.fromkeys(_entry(each, f"{source}: entry {at}") for at, each in enumerate(found, 1)))
 
 
-def _entry(given: Any, where: str) -> AclBinding:
+def _entry(given: object, where: str) -> AclBinding:
     if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
         raise CommandFailed(f"{where}: expected an object with the fields {', '.join(FIELDS)}, each a string")
     fields = _DEFAULTS | given

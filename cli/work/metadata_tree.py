@@ -189,7 +189,7 @@ def _setting(name: str, value: str) -> str:
     return HIDDEN if known is not None and known.secret else value
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> Any:
     """Return a record as JSON. A field that its type excludes from ``repr`` is a secret."""
     if dataclasses.is_dataclass(value):
         fields = dataclasses.fields(value)

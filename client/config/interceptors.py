@@ -110,6 +110,6 @@ def tell(interceptors: Iterable[AnyInterceptor], call: Callable[[AnyInterceptor]
     passed_through(interceptors, None, told)
 
 
-def made(given: Any) -> Any:
+def made(given: object) -> Any:
     """Return a user's object, given as an instance or as its class."""
     return given() if isinstance(given, type) else given

@@ -26,7 +26,7 @@ def string_deserializer(_topic: str, data: bytes | None) -> str | None:
     return None if data is None else data.decode()
 
 
-def json_serializer(_topic: str, value: Any) -> bytes | None:
+def json_serializer(_topic: str, value: object) -> bytes | None:
     """Encode as compact JSON in UTF-8; ``None`` becomes null (a tombstone), not the text ``null``."""
     return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
@@ -44,7 +44,7 @@ def int_deserializer(_topic: str, data: bytes | None) -> int | None:
     return None if data is None else int.from_bytes(data, "big", signed=True)
 
 
-def serialize(serializer: Serializer | None, topic: str, value: Any, what: str) -> bytes | None:
+def serialize(serializer: Serializer | None, topic: str, value: object, what: str) -> bytes | None:
     """Apply a serializer, or take bytes as they are. Raises :class:`SerializationError`."""
     if serializer is not None:
         try:

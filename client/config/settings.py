@@ -52,7 +52,7 @@ def build(config: type[C], definition: ConfigDef, values: Mapping[str, Any]) -> 
     return config(**checked)
 
 
-def _check(name: str, setting: Setting, value: Any) -> Any:
+def _check(name: str, setting: Setting, value: object) -> Any:
     expected = _PYTHON_TYPES[setting.value_type]
     named = dataclasses.replace(setting, name=name)
     if isinstance(value, str):  # leading and trailing blanks are part of a password

@@ -39,14 +39,14 @@ class Path:
         return cls(tuple(steps))
 
 
-def hide(value: Any, paths: Sequence[Path]) -> Any:
+def hide(value: object, paths: Sequence[Path]) -> Any:
     """``value`` with what the paths lead to replaced by :data:`HIDDEN`."""
     for path in paths:
         value = _hide(value, path.steps)
     return value
 
 
-def _hide(value: Any, steps: tuple[tuple[bool, str], ...]) -> Any:
+def _hide(value: object, steps: tuple[tuple[bool, str], ...]) -> Any:
     if not steps:
         return HIDDEN
     if isinstance(value, list):

@@ -44,7 +44,7 @@ class Decoded:
 
     kind: str
     schema: str
-    value: Any
+    value: object
 
 
 class Registry:

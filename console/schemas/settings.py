@@ -115,22 +115,22 @@ class _Reader:
     def wrong(self, what: str, expected: str, found: object) -> CommandFailed:
         return CommandFailed(f"{self.name}: {what}: expected {expected}, found {str(found)[:120]!r}")
 
-    def table(self, what: str, found: Any) -> dict[str, Any]:
+    def table(self, what: str, found: object) -> dict[str, Any]:
         if not isinstance(found, dict):
             raise self.wrong(what, "a table", found)
         return found
 
-    def text(self, what: str, found: Any) -> str:
+    def text(self, what: str, found: object) -> str:
         if not isinstance(found, str) or not found:
             raise self.wrong(what, "a text", found)
         return found
 
-    def texts(self, what: str, found: Any) -> list[str]:
+    def texts(self, what: str, found: object) -> list[str]:
         if not isinstance(found, list):
             raise self.wrong(what, "a list of texts", found)
         return [self.text(what, one) for one in found]
 
-    def read(self, what: str, name: Any) -> bytes:
+    def read(self, what: str, name: object) -> bytes:
         try:
             return (self.folder / self.text(what, name)).read_bytes()
         except OSError as error:
@@ -141,7 +141,7 @@ class _Reader:
         _known(self, what, self.table(what, rule), SIDES)
         return {side: self.schema(f"{what}.{side}", given) for side, given in rule.items()}
 
-    def schema(self, what: str, given: Any) -> Any:
+    def schema(self, what: str, given: object) -> Any:
         make: Callable[[bytes], Any]
         match given:
             case "messagepack":

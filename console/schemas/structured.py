@@ -77,7 +77,7 @@ class Source:
             raise Undecodable(f"expected the end at byte {self.position:,}, found {self.left:,} bytes more")
 
 
-def as_json_text(value: Any) -> str:
+def as_json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
@@ -56,16 +56,16 @@ class Stream:
     headers: tuple[tuple[str, str], ...] = field(default=())
 
 
-def json_answer(value: Any, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+def json_answer(value: object, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
     return Answer(status, json_bytes(value), JSON, (("Cache-Control", "no-store"), *headers))
 
 
-def json_bytes(value: Any) -> bytes:
+def json_bytes(value: object) -> bytes:
     """Encode as ASCII, so that a lone surrogate in a name becomes an escape, not an error."""
     return json.dumps(value, separators=(",", ":")).encode("ascii")
 
 
-def event(value: Any, kind: str = "") -> bytes:
+def event(value: object, kind: str = "") -> bytes:
     """Encode one event. JSON has no line breaks, so its data is one line."""
     named = f"event: {kind}\n".encode() if kind else b""
     return named + b"data: " + json_bytes(value) + b"\n\n"

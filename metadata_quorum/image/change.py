@@ -133,17 +133,17 @@ class _Mutated:
         self._base = base
         self._mutation: MapMutation[Any, Any] | None = None
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: object) -> Any:
         return self._base.get(key) if self._mutation is None else self._mutation.get(key)
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: object, value: object) -> None:
         self._opened()[key] = value
 
-    def drop(self, key: Any) -> None:
+    def drop(self, key: object) -> None:
         if self.get(key) is not None:
             del self._opened()[key]
 
-    def drop_member(self, key: Any) -> None:
+    def drop_member(self, key: object) -> None:
         """Remove a key that may have the value ``None``: from a map that represents a set."""
         opened = self._opened()
         if key in opened:

@@ -55,7 +55,7 @@ class Setting:
 
     name: str
     value_type: ValueType
-    default: Any
+    default: object
     doc: str
     minimum: float | None = None
     maximum: float | None = None
@@ -112,7 +112,7 @@ class Setting:
                     raise self._wrong(self.expectation(), text)
                 return text
 
-    def format(self, value: Any) -> str | None:
+    def format(self, value: object) -> str | None:
         """Return ``value`` as text for :meth:`parse`; ``None`` for an unset value."""
         if value is None:
             return None
@@ -182,7 +182,7 @@ def split_list(text: str) -> tuple[str, ...]:
 # --- Fields of a configuration ----------------------------------------------------------------------
 
 
-def _field(value_type: ValueType, default: Any, doc: str, **more: Any) -> Any:
+def _field(value_type: ValueType, default: object, doc: str, **more: Any) -> Any:
     return dataclasses.field(default=default, metadata={"setting": (value_type, default, doc, more)})
 
 
@@ -252,7 +252,7 @@ def password(default: None, doc: str) -> Any:
 
 
 def structured(
-    default: Any,
+    default: object,
     doc: str,
     *,
     read: Callable[[str], Any],
@@ -297,7 +297,7 @@ class ConfigDef:
         read = {name: self.require(name).parse(value) for name, value in values.items()}
         return {self._field_of[name]: value for name, value in read.items()}
 
-    def describe(self, config: Any) -> dict[str, str | None]:
+    def describe(self, config: object) -> dict[str, str | None]:
         """Return every setting of ``config`` as text."""
         return {name: setting.format(getattr(config, self._field_of[name])) for name, setting in self.settings.items()}
 

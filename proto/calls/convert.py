@@ -63,7 +63,7 @@ def to_proto(value: Any) -> bytes:
     return b"".join((head, content))
 
 
-def _encoded(value: Any) -> bytes:
+def _encoded(value: object) -> bytes:
     message = _message_class(type(value))()
     _plan(type(value))[0](message, value)
     return message.SerializeToString()
@@ -157,7 +157,7 @@ def _items_left(message: Message, left: int) -> int:
     return left
 
 
-def fill_message(message: Message, value: Any) -> None:
+def fill_message(message: Message, value: object) -> None:
     """Set the fields of ``message`` from ``value``, whose class has the message's name."""
     _plan(type(value))[0](message, value)
 
@@ -177,7 +177,7 @@ class OneOf:
         }
         self._classes = {field: cls for cls, field in self.fields.items()}
 
-    def fill(self, message: Message, value: Any) -> None:
+    def fill(self, message: Message, value: object) -> None:
         """Set the field of the class of ``value``."""
         body = getattr(message, self.fields[type(value)])
         body.SetInParent()
@@ -228,7 +228,7 @@ def _make_plan(cls: type) -> tuple[_Fill, _Read]:
     return known["fill"], known["read"]
 
 
-def _field_plan(name: str, hint: Any, known: dict[str, Any]) -> tuple[str, str]:
+def _field_plan(name: str, hint: object, known: dict[str, Any]) -> tuple[str, str]:
     """Return the statement that sets a field of ``message`` from ``value``, and the expression that reads it."""
     there, here = f"message.{name}", f"value.{name}"
     if hint == Buffer:
@@ -256,7 +256,7 @@ def _field_plan(name: str, hint: Any, known: dict[str, Any]) -> tuple[str, str]:
     return f"{there} = {here}", there
 
 
-def _has_plan(name: str, hint: Any, known: dict[str, Any]) -> bool:
+def _has_plan(name: str, hint: object, known: dict[str, Any]) -> bool:
     """Return whether a field has messages; if so, register their plan."""
     plain = _plain(hint)
     if plain is VoterSet or not dataclasses.is_dataclass(plain):
@@ -265,7 +265,7 @@ def _has_plan(name: str, hint: Any, known: dict[str, Any]) -> bool:
     return True
 
 
-def _plain(hint: Any) -> Any:
+def _plain(hint: object) -> Any:
     while hasattr(hint, "__supertype__"):
         hint = hint.__supertype__
     return hint

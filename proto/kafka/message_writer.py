@@ -74,7 +74,7 @@ def _value_writer(shape: Shape, flexible: bool, *, tagged: bool) -> Writer:
     if shape.kind in FIXED:
         pack = struct.Struct(">" + FIXED[shape.kind]).pack
 
-        def fixed(out: bytearray, value: Any) -> None:
+        def fixed(out: bytearray, value: object) -> None:
             out += pack(value)
 
         return fixed
@@ -86,7 +86,7 @@ def _never_null(shape: Shape, write: Writer) -> Writer:
         return write
     name = shape.name
 
-    def one(out: bytearray, value: Any) -> None:
+    def one(out: bytearray, value: object) -> None:
         if value is None:
             raise ValueError(f"expected a value for {name}, found None")
         write(out, value)
@@ -104,7 +104,7 @@ def _variable_writer(kind: str, flexible: bool) -> Writer:
 def _nullable_writer(whole: Writer) -> Writer:
     """Return a writer of a structure after a byte that says whether it is present (KIP-893)."""
 
-    def one(out: bytearray, value: Any) -> None:
+    def one(out: bytearray, value: object) -> None:
         if value is None:
             out.append(0xFF)
             return

@@ -63,7 +63,7 @@ def request_frame(
     return len(frame).to_bytes(4, "big") + frame
 
 
-def field(payload: Any, name: str, default: Any) -> Any:
+def field(payload: object, name: str, default: object) -> Any:
     """A field that the payload's version may lack."""
     return getattr(payload, name, default)
 

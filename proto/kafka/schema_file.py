@@ -71,7 +71,7 @@ def _field(found: Field[Any]) -> dict[str, Any]:
     return out
 
 
-def _without_none(found: Any) -> tuple[Any, bool]:
+def _without_none(found: object) -> tuple[Any, bool]:
     """Return the type within ``X | None``, and whether it was optional."""
     if isinstance(found, UnionType):
         (inner,) = [arg for arg in get_args(found) if arg is not NoneType]

@@ -279,7 +279,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             return None
         text = f"listener {self._listener} does not serve {name}; {self._elsewhere}"
 
-        async def refuse(_given: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def refuse(_given: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             self._notice(context.peer(), name, text)
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, text)
 
@@ -377,7 +377,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
     def _call_stream(self) -> Any:
         limits = self._limits
 
-        async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def serve(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             caller = self._caller(context)
 
             lasts = self._sessions.lasting(context)
@@ -421,7 +421,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         limits = self._limits
         limit = limits.unanswered_requests_max if kind in _CLIENT_STREAMS else limits.unanswered_frames_max
 
-        async def serve(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        async def serve(_requests: object, context: grpc.aio.ServicerContext[Any, Any]) -> None:
             caller = self._caller(context)
             async with self._aborting(context), self._accepted(context, kind) as pipe:
                 session: FrameSession = factory(caller)
@@ -464,7 +464,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
         """Refuse a call or stream beyond this listener's limit, before any work on it."""
         most = self._limits.under_way_max
 
-        async def admit(given: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        async def admit(given: object, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             if self._under_way >= most:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, self._too_many())
             self._under_way += 1

@@ -261,7 +261,7 @@ class CoordinatorShell(ABC, Generic[ShardT, EffectT]):
         self._waiters[waiter] = answered
         return waiter
 
-    def _answer(self, waiter: int, response: Any) -> None:
+    def _answer(self, waiter: int, response: object) -> None:
         answered = self._waiters.pop(waiter, None)
         if answered is not None:  # otherwise it was killed meanwhile
             answered(response)

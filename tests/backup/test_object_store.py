@@ -128,7 +128,7 @@ def test_a_file_is_a_row_of_objects_that_begins_anew(bucket: Any) -> None:
 
 
 def test_a_place_that_cannot_be_used_says_why(
-    bucket: Any, server: str, monkeypatch: pytest.MonkeyPatch, tidelog: Command, tmp_path: Path
+    bucket: object, server: str, monkeypatch: pytest.MonkeyPatch, tidelog: Command, tmp_path: Path
 ) -> None:
     assert isinstance(place_of(str(tmp_path)), Directory)
     for address, text in (

@@ -266,7 +266,7 @@ class GroupCalls:
         return GroupMember(self, group, **settings)
 
 
-def errors_of(answer: Any) -> set[ErrorCode]:
+def errors_of(answer: object) -> set[ErrorCode]:
     """Every error code in an answer."""
     own = {answer.error} if hasattr(answer, "error") else set()
     parts = (getattr(answer, name, ()) for name in ("results", "groups", "offsets", "transactions"))

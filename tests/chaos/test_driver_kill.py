@@ -139,7 +139,7 @@ def test_it_hits_the_first_prepared_batch_behind_the_mark() -> None:
 
 
 @pytest.mark.parametrize("between", [ledger(5), ledger(5, 5, TransactionState.PREPARE_COMMIT), ledger(4, 5, OPEN)])
-def test_a_batch_that_was_decided_meanwhile_is_let_go(between: Any) -> None:
+def test_a_batch_that_was_decided_meanwhile_is_let_go(between: object) -> None:
     script = Script(ledger(4, 5, PREPARED), between, ledger(5, 6, PREPARED), ledger(5, 6, PREPARED, OPEN))
     kill = run(script)
     assert (kill.batch, kill.prepared, kill.open) == (6, 1, 1)

@@ -81,7 +81,7 @@ class ScriptedGroups:
         self.judge: Judge | None = None
         self.unstable: Callable[[str, tuple[str, int]], bool] = lambda group, at: False
         """Whether an offset of a transaction that is not over yet lies there."""
-        self.seen: list[Any] = []
+        self.seen: list[object] = []
         """Every request, in order of arrival."""
         self.hold: asyncio.Event | None = None
         """While set and clear, answers to commits wait."""
@@ -90,7 +90,7 @@ class ScriptedGroups:
 
     def handlers(self, node: int) -> dict[type[Any], Any]:
         def on(handle: Callable[[Any], Any], refuse: Callable[[Any, ErrorCode], Any]) -> Any:
-            async def handler(request: Any, _: CallContext) -> Any:
+            async def handler(request: object, _: CallContext) -> Any:
                 self.seen.append(request)
                 verdict = self.judge(request) if self.judge is not None else None
                 if verdict is None and node != self.node and not isinstance(request, FindCoordinatorRequest):

@@ -82,7 +82,7 @@ class ScriptedTransactions:
         self.node = 1
         self.all: dict[str, Transaction] = {}
         self.judge: Callable[[Any], ErrorCode | str | None] | None = None
-        self.seen: list[Any] = []
+        self.seen: list[object] = []
         self.next_producer_id = 5_000
         self.epoch_max = 0x7FFE
         self.markers_take_s = 0.0
@@ -92,7 +92,7 @@ class ScriptedTransactions:
 
     def handlers(self, node: int) -> dict[type[Any], Any]:
         def on(handle: Callable[[Any], Any], refuse: Callable[[Any, ErrorCode], Any], group: bool = False) -> Any:
-            async def handler(request: Any, _: CallContext) -> Any:
+            async def handler(request: object, _: CallContext) -> Any:
                 if isinstance(request, InitProducerIdRequest) and request.transactional_id is None:
                     return await self.cluster.idempotent_id(request)
                 self.seen.append(request)

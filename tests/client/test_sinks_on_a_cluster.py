@@ -134,7 +134,7 @@ def test_nothing_is_seen_before_the_decision(cluster: Cluster, topic: str, ledge
         assert found.current == job
         assert [one.state for one in found.transactions] == ["Prepared"]
         ledger.commit_batch([message])
-        seen: list[Any] = []
+        seen: list[object] = []
 
         def is_seen() -> bool:
             seen.extend(consumer.poll_values(0.2))
@@ -387,7 +387,7 @@ async def test_lost_answers(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
     serve = getattr(TransactionCoordinator, lost)
     asked: list[Any] = []
 
-    def lose_the_first(self: TransactionCoordinator, request: Any, context: Any) -> asyncio.Future[Any]:
+    def lose_the_first(self: TransactionCoordinator, request: object, context: object) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = serve(self, request, context)
         if answer.done() and answer.result().error is not ErrorCode.NONE:
             return answer  # the topic is being made

@@ -86,7 +86,7 @@ class Person:
     def at(cls, host: str) -> Person:
         return cls(host, f"http://{host}")
 
-    def ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str | None] | None = None) -> Said:
+    def ask(self, method: str, path: str, body: object = None, headers: Mapping[str, str | None] | None = None) -> Said:
         """As the page asks; ``headers`` replace what it sends, or with ``None`` leave it out."""
         sent: dict[str, str | None] = {"Host": self.host, "Cookie": self.cookie or None}
         if method != "GET":
@@ -109,7 +109,7 @@ class Person:
     def get(self, path: str) -> Said:
         return self.ask("GET", path)
 
-    def post(self, path: str, body: Any = None) -> Said:
+    def post(self, path: str, body: object = None) -> Said:
         return self.ask("POST", path, {} if body is None else body)
 
     def enter(self, user: str | None = None, password: str = "") -> Said:

@@ -62,7 +62,7 @@ ORDERS = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-def by_fastavro(schema: Any, value: Any) -> bytes:
+def by_fastavro(schema: object, value: object) -> bytes:
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
     return out.getvalue()
@@ -107,7 +107,7 @@ TREE = {"type": "record", "name": "Tree", "fields": [{"name": "next", "type": ["
         ("string", b"\x02\xff", "UTF-8"),
     ],
 )  # fmt: skip
-def test_hostile_avro_is_refused_within_bounds(schema: Any, data: bytes, said: str) -> None:
+def test_hostile_avro_is_refused_within_bounds(schema: object, data: bytes, said: str) -> None:
     with pytest.raises(Undecodable, match=said):
         AvroSchema(json.dumps(schema)).decode(data)
 
@@ -130,7 +130,7 @@ VALUES = st.recursive(
 
 @given(VALUES)
 @settings(max_examples=50, deadline=None)
-def test_what_msgpack_writes_is_read(value: Any) -> None:
+def test_what_msgpack_writes_is_read(value: object) -> None:
     assert MessagePack().decode(msgpack.packb(value)) == value
 
 
@@ -296,7 +296,7 @@ def test_a_registry_that_is_away_is_left_alone_for_a_while() -> None:
         ("$.nowhere.a", {"a": 1, "b": [{"c": 2, "a": 3}], "d": {"a": {"a": 4}}}),
     ],
 )
-def test_paths_hide_what_they_lead_to(path: str, expected: Any) -> None:
+def test_paths_hide_what_they_lead_to(path: str, expected: object) -> None:
     assert hide({"a": 1, "b": [{"c": 2, "a": 3}], "d": {"a": {"a": 4}}}, [Mask.of(path)]) == expected
 
 

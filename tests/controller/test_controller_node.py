@@ -591,7 +591,7 @@ async def test_subscriber_hears_every_change_once(make_quorum: MakeQuorum) -> No
     quorum = await make_quorum(1)
     node = await quorum.active()
     heard: list[tuple[MetadataImage, MetadataDelta]] = []
-    leaders: list[Any] = []
+    leaders: list[object] = []
     node.subscribe(lambda image, delta: heard.append((image, delta)))
     node.subscribe_leader(lambda leader, epoch: leaders.append((leader, epoch)))
     assert leaders == [node.leader()]

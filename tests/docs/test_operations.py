@@ -65,7 +65,7 @@ class Operator:
             assert time.monotonic() < deadline
 
     def _partitions(self) -> list[Any]:
-        found: list[Any] = json.loads(self.run("tidelog topics describe --json"))
+        found: list[object] = json.loads(self.run("tidelog topics describe --json"))
         return found
 
 

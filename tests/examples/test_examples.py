@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -150,7 +149,7 @@ def test_who_lost_a_partition_meanwhile_adds_nothing(tmp_path: Path) -> None:
     database = str(tmp_path / "statistics.db")
 
     class Seeks:
-        def seek(self, at: Any, offset: int) -> None:
+        def seek(self, at: object, offset: int) -> None:
             self.offset = offset
 
     flight = {"carrier": "UA", "arr_delay": "20", "dep_delay": "5"}

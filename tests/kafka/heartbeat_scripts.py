@@ -122,7 +122,7 @@ def wait_for_coordinator(wire: WireClient, group: str) -> None:
 def play(bootstrap: str, script: Sequence[Mapping[str, Any]], group: str, ids: Mapping[str, bytes]) -> list[Any]:
     """The answers to a script, with topics by name. Epochs count from a group's first one: Kafka's is 2, ours 1."""
     names = {topic_id: name for name, topic_id in ids.items()}
-    found: list[Any] = []
+    found: list[object] = []
     later: int | None = None
     with WireClient(bootstrap) as wire:
         wait_for_coordinator(wire, group)

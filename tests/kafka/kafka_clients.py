@@ -29,7 +29,7 @@ def confluent_produce(bootstrap: str, topic: str, partition: int, records: Seque
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "acks": "all", "linger.ms": 5})
-    failures: list[Any] = []
+    failures: list[object] = []
     for sent in records:
         producer.produce(
             topic,

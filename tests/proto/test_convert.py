@@ -87,7 +87,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False))
 def test_every_type_survives_the_way_there_and_back(cls: type) -> None:
     @settings(max_examples=30)  # each run draws others, and most fields are those of other types too
     @given(st.from_type(cls))
-    def check(value: Any) -> None:
+    def check(value: object) -> None:
         assert from_proto(cls, to_proto(value)) == value
 
     check()

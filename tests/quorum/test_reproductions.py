@@ -197,7 +197,7 @@ def test_stock_loses_its_tail_when_killed_in_a_compaction(tmp_path: Path, monkey
     added: list[int] = []
     add = pysyncobj.journal.FileJournal.add
 
-    def killed(self: Any, command: bytes, index: int, term: int) -> None:
+    def killed(self: object, command: bytes, index: int, term: int) -> None:
         if len(added) == 10:
             raise KeyboardInterrupt
         added.append(index)

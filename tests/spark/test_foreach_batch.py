@@ -95,7 +95,7 @@ def test_what_is_made_of_a_batch_is_written_and_nothing_of_nothing() -> None:
     frame, other = Frame(), Frame()
     asked: list[tuple[Any, int]] = []
 
-    def make(batch: Any, batch_id: int) -> Any:
+    def make(batch: object, batch_id: int) -> Any:
         asked.append((batch, batch_id))
         return other
 

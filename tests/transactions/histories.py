@@ -33,10 +33,10 @@ class DeskHistory(RuleBasedStateMachine):
         """Take in what was written, sent and answered since."""
 
     @abstractmethod
-    def _succeeded(self, kind: str, what: Any, answer: Any) -> None:
+    def _succeeded(self, kind: str, what: object, answer: object) -> None:
         """A request was answered without an error (a verification, with one too)."""
 
-    def _ask(self, waiter: int, kind: str, what: Any) -> None:
+    def _ask(self, waiter: int, kind: str, what: object) -> None:
         self.asked[waiter] = (kind, what)
         self._look()
 

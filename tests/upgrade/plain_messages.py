@@ -202,7 +202,7 @@ def names_of(cls: Any) -> Sequence[str]:
     return getattr(cls, "_fields", None) or [field.name for field in dataclasses.fields(cls)]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     if dataclasses.is_dataclass(value) or hasattr(value, "_fields"):
         return {name: plain(getattr(value, name)) for name in names_of(value)}
     if isinstance(value, (tuple, list)):

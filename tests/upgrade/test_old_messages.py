@@ -35,7 +35,7 @@ def rows(text: str) -> dict[str, Any]:
     return {row[0]: row[-1] for row in map(json.loads, text.splitlines())}
 
 
-def known_to_both(one: Any, other: Any) -> Any:
+def known_to_both(one: object, other: object) -> Any:
     """``one`` without the fields that ``other`` does not have."""
     if isinstance(one, dict) and isinstance(other, dict):
         return {name: known_to_both(one[name], other[name]) for name in one if name in other}

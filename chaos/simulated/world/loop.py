@@ -243,7 +243,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Do nothing: the loop never sleeps, so nothing needs to wake it."""
 
     def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Callable[..., Any], *args: Any
+        self, executor: object, func: Callable[..., Any], *args: Any
     ) -> Any:
         """Run a call of a login, the only kind allowed: it computes at some instant meanwhile, and its loop learns of
         the result later."""

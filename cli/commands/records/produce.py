@@ -191,7 +191,7 @@ _FIELDS: Final = {"value", "key", "headers", "partition", "timestamp", "offset",
 """``offset`` and ``topic`` are accepted but ignored, so that the output of `consume --json` can be sent again."""
 
 
-def _bytes(name: str, found: Any) -> bytes | None:
+def _bytes(name: str, found: object) -> bytes | None:
     if found is None:
         return None
     if isinstance(found, str):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.work.planner.measuring import Seen
@@ -176,13 +176,13 @@ def save(coefficients: Coefficients, path: Path) -> None:
 def load(path: Path) -> Coefficients:
     """Read what ``tidelog plan calibrate`` wrote. Raises :class:`CommandFailed`."""
     try:
-        found: Any = json.loads(path.read_text(encoding="utf-8"))
+        found: object = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CommandFailed(f"{path}: expected JSON from `tidelog plan calibrate`: {error}") from None
     return _checked(found, str(path))
 
 
-def _checked(found: Any, place: str) -> Coefficients:
+def _checked(found: object, place: str) -> Coefficients:
     wanted = {one.name for one in fields(Coefficients)}
     if not isinstance(found, Mapping) or found.keys() != wanted:
         keys = sorted(found) if isinstance(found, Mapping) else type(found).__name__

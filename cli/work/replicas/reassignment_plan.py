@@ -99,15 +99,15 @@ def _items(path: Path, kind: str) -> list[dict[str, Any]]:
     return items
 
 
-def _is_id(found: Any) -> bool:
+def _is_id(found: object) -> bool:
     return type(found) is int and 0 <= found < 1 << 31
 
 
-def _is_directory(found: Any) -> bool:
+def _is_directory(found: object) -> bool:
     return isinstance(found, str) and (found == ANY or found.startswith("/"))
 
 
-def _short(found: Any) -> str:
+def _short(found: object) -> str:
     text = json.dumps(found)
     return text if len(text) <= 80 else text[:77] + "..."
 

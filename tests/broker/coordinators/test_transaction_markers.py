@@ -128,7 +128,7 @@ async def test_one_call_to_each_leader_for_all_that_comes_at_once(
     ],
 )
 async def test_what_failed_is_tried_again_until_it_is_written(
-    markers: TransactionMarkers, brokers: Brokers, trouble: Any
+    markers: TransactionMarkers, brokers: Brokers, trouble: object
 ) -> None:
     brokers.errors = {1: [trouble, trouble]}
     markers.send(marker(7, 1), brokers.written(7))

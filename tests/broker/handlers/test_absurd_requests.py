@@ -56,7 +56,7 @@ TEXTS = (
 ROUNDS = 25
 
 
-def absurd(kind: Any, rng: random.Random, known: bytes) -> Any:
+def absurd(kind: object, rng: random.Random, known: bytes) -> Any:
     """A value of a declared type, drawn from its edges."""
     kind = bytes if kind == Buffer else getattr(kind, "__supertype__", kind)
     origin = typing.get_origin(kind)

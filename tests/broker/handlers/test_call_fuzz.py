@@ -66,7 +66,7 @@ class Maker:
         self.known_ints = [broker.broker_epoch, node.view.image.offset, node.view.image.epoch]
         self.known_texts = [node.cluster_id]
 
-    def make(self, kind: Any) -> Any:
+    def make(self, kind: object) -> Any:
         rng = self.rng
         while hasattr(kind, "__supertype__"):
             kind = kind.__supertype__

@@ -116,7 +116,7 @@ CASES = [
 
 @pytest.mark.parametrize(("method", "request_", "kind", "make", "code"), CASES)
 async def test_what_looks_refused_after_an_unknown_first_try_is_unknown(
-    method: str, request_: Any, kind: type[Any], make: Callable[[ErrorCode], Any], code: ErrorCode
+    method: str, request_: object, kind: type[Any], make: Callable[[ErrorCode], Any], code: ErrorCode
 ) -> None:
     world = await World(kind, lambda: make(code)).start()
     answer = await getattr(world.forwarding, method)(request_, CLIENT)
@@ -127,7 +127,7 @@ async def test_what_looks_refused_after_an_unknown_first_try_is_unknown(
 
 @pytest.mark.parametrize(("method", "request_", "kind", "make", "code"), CASES)
 async def test_a_refusal_at_the_first_try_is_a_refusal(
-    method: str, request_: Any, kind: type[Any], make: Callable[[ErrorCode], Any], code: ErrorCode
+    method: str, request_: object, kind: type[Any], make: Callable[[ErrorCode], Any], code: ErrorCode
 ) -> None:
     world = await World(kind, lambda: make(code), first_dies=False).start()
     answer = await getattr(world.forwarding, method)(request_, CLIENT)
@@ -136,7 +136,7 @@ async def test_a_refusal_at_the_first_try_is_a_refusal(
 
 @pytest.mark.parametrize(("method", "request_", "kind", "make"), [case[:4] for case in CASES])
 async def test_without_a_controller_it_is_said_whether_anything_changed(
-    method: str, request_: Any, kind: type[Any], make: Callable[[ErrorCode], Any]
+    method: str, request_: object, kind: type[Any], make: Callable[[ErrorCode], Any]
 ) -> None:
     refusing = await World(kind, lambda: make(ErrorCode.NOT_CONTROLLER), first_dies=False).start()
     answer = await getattr(refusing.forwarding, method)(_hasty(request_), CLIENT)
@@ -215,7 +215,7 @@ def tokens(world: World) -> DelegationTokens:
 
 @pytest.mark.parametrize(("method", "request_", "answer", "again"), TOKEN_CALLS)
 async def test_a_token_is_made_and_removed_once(
-    method: str, request_: Any, answer: Callable[[ErrorCode], Any], again: bool
+    method: str, request_: object, answer: Callable[[ErrorCode], Any], again: bool
 ) -> None:
     """After an unknown outcome a second creation would make another token, and a second removal would find none."""
     missing = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
@@ -241,7 +241,13 @@ async def test_a_token_is_made_and_removed_once(
     ],
 )
 async def test_who_may_ask_about_tokens(
-    method: str, request_: Any, answer: Callable[[ErrorCode], Any], again: bool, session: Session, peer: str, may: bool
+    method: str,
+    request_: object,
+    answer: Callable[[ErrorCode], Any],
+    again: bool,
+    session: Session,
+    peer: str,
+    may: bool,
 ) -> None:
     missing = ErrorCode.DELEGATION_TOKEN_NOT_FOUND
     world = await World(type(request_), lambda: answer(missing), first_dies=False).start()

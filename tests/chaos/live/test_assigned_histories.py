@@ -25,7 +25,7 @@ def did(who: str, what: str, at: float, **fields: Any) -> dict[str, Any]:
     return {"kind": "member", "group": "g", "who": who, "what": what, "at": at, **fields}
 
 
-def commit(who: str, epoch: int, place: list[Any], at: float) -> dict[str, Any]:
+def commit(who: str, epoch: int, place: list[object], at: float) -> dict[str, Any]:
     return {
         "kind": "commit", "group": "g", "who": who, "member": who, "instance": None, "generation": epoch,
         "server": "s", "offsets": [[*place, 0, "NONE"]], "outcome": "ok", "began": at - 0.05, "ended": at,

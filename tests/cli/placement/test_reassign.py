@@ -20,7 +20,7 @@ from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing import Cluster
 
 
-def written(path: Path, found: Any) -> Path:
+def written(path: Path, found: object) -> Path:
     path.write_text(found if isinstance(found, str) else json.dumps(found), encoding="utf-8")
     return path
 
@@ -46,7 +46,7 @@ def written(path: Path, found: Any) -> Path:
         ({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}, "found t-0 twice"),
     ],
 )
-def test_a_file_that_is_none_says_why(tmp_path: Path, found: Any, text: str) -> None:
+def test_a_file_that_is_none_says_why(tmp_path: Path, found: object, text: str) -> None:
     with pytest.raises(CommandFailed) as refused:
         plan.read_assignment(written(tmp_path / "file.json", found))
     assert text in str(refused.value)

@@ -135,7 +135,7 @@ class ScriptedGroups:
         brokers = tuple(BrokerEndpoint(NodeId(n), "mem", 9000 + n) for n in self.servers)
         return MetadataResponse("scripted", NodeId(1), brokers, ())
 
-    def trip(self, node: int, request: Any, group: str) -> ErrorCode:
+    def trip(self, node: int, request: object, group: str) -> ErrorCode:
         for at, (kind, error) in enumerate(self.trouble):
             if isinstance(request, kind):
                 del self.trouble[at]
@@ -326,7 +326,7 @@ async def test_groups_of_a_broker_that_dies_are_listed_by_their_next_coordinator
     brokers.trouble = []
     died = False
 
-    def die(request: Any) -> None:
+    def die(request: object) -> None:
         nonlocal died
         if isinstance(request, ListGroupsRequest) and not died and brokers.asked["ListGroupsRequest", 3] == 2:
             died = True
@@ -447,7 +447,7 @@ async def test_a_wrong_coordinator_has_it_looked_up_anew(brokers: ScriptedGroups
     brokers.told["g"] = 1
     lookups = 0
 
-    def correct(request: Any) -> None:
+    def correct(request: object) -> None:
         nonlocal lookups
         if isinstance(request, FindCoordinatorRequest):
             lookups += 1
@@ -508,7 +508,7 @@ async def test_a_group_with_members_is_left_alone(brokers: ScriptedGroups, admin
 async def test_a_deletion_whose_answer_was_lost_is_done(brokers: ScriptedGroups, admin: Admin) -> None:
     brokers.add("g", 2)
 
-    def lose(request: Any) -> None:
+    def lose(request: object) -> None:
         if isinstance(request, DeleteGroupsRequest):
             brokers.after = None
             raise ConnectionLost("the answer is lost")
@@ -544,7 +544,7 @@ async def test_a_coordinator_that_dies_is_replaced(brokers: ScriptedGroups, admi
     await brokers.kill(2)
     brokers.told["g"] = 2
 
-    def move(request: Any) -> None:
+    def move(request: object) -> None:
         if isinstance(request, FindCoordinatorRequest):
             brokers.told.clear()
             brokers.home["g"] = 3

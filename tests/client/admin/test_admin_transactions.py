@@ -115,17 +115,17 @@ class Brokers:
             -1 if idle else OPEN.start_time_ms, () if idle else OPEN.partitions,
         )  # fmt: skip
 
-    def trip(self, request: Any, right: bool, otherwise: ErrorCode) -> ErrorCode:
+    def trip(self, request: object, right: bool, otherwise: ErrorCode) -> ErrorCode:
         for at, (kind, error) in enumerate(self.trouble):
             if isinstance(request, kind):
                 del self.trouble[at]
                 return error
         return ErrorCode.NONE if right else otherwise
 
-    def coordinates(self, node: int, request: Any, name: str) -> ErrorCode:
+    def coordinates(self, node: int, request: object, name: str) -> ErrorCode:
         return self.trip(request, self.home.get(name, node) == node, ErrorCode.NOT_COORDINATOR)
 
-    def leads(self, node: int, request: Any, at: TopicPartition) -> ErrorCode:
+    def leads(self, node: int, request: object, at: TopicPartition) -> ErrorCode:
         return self.trip(request, self.leaders.get(at) == node, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def metadata(self, _: int, request: MetadataRequest) -> MetadataResponse:

@@ -29,7 +29,7 @@ class Wire:
         self.closed = False
         self.streams: list[Stream] = []
 
-    async def call(self, request: Any, *, timeout_s: float) -> Any:
+    async def call(self, request: object, *, timeout_s: float) -> Any:
         if self.fault is not None:
             raise self.fault
         return "answer"
@@ -52,7 +52,7 @@ class Wires:
         self.made.append(Wire(address))
         return self.made[-1]
 
-    async def serve(self, listener: str, address: Address, service: Any) -> Any:
+    async def serve(self, listener: str, address: Address, service: object) -> Any:
         return (listener, address, service)
 
 

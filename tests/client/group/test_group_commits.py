@@ -98,7 +98,7 @@ async def test_async_commits_keep_their_order(cluster: ScriptedCluster) -> None:
 
 @virtually
 async def test_an_async_commit_is_not_tried_again(cluster: ScriptedCluster) -> None:
-    told: list[Any] = []
+    told: list[object] = []
     async with member(cluster, **MANUAL) as c:
         await reading(cluster, c)
         left = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
@@ -114,7 +114,7 @@ async def test_an_async_commit_is_not_tried_again(cluster: ScriptedCluster) -> N
 async def test_a_callback_that_raises_reaches_the_caller_and_loses_no_other(cluster: ScriptedCluster) -> None:
     told: list[int] = []
 
-    async def raises(offsets: Any, error: Any) -> None:
+    async def raises(offsets: object, error: object) -> None:
         raise ZeroDivisionError("mine")
 
     async with member(cluster, **MANUAL) as c:
@@ -145,7 +145,7 @@ async def test_commits_that_nobody_polls_for_are_bounded(cluster: ScriptedCluste
 
 @virtually
 async def test_close_waits_for_async_commits_and_tells(cluster: ScriptedCluster) -> None:
-    told: list[Any] = []
+    told: list[object] = []
     async with member(cluster, **MANUAL) as c:
         await reading(cluster, c)
         c.commit_async(callback=lambda o, e: told.append(e))
@@ -185,7 +185,7 @@ async def test_a_commit_in_the_middle_of_a_rebalance_is_refused(cluster: Scripte
 
 @virtually
 async def test_a_commit_that_waits_while_its_generation_ends_is_refused(cluster: ScriptedCluster) -> None:
-    told: list[Any] = []
+    told: list[object] = []
     async with member(cluster, **MANUAL) as c:
         await reading(cluster, c)
         cluster.groups.hold = asyncio.Event()

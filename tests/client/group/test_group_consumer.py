@@ -388,7 +388,7 @@ async def test_poll_must_come_in_time(cluster: ScriptedCluster) -> None:
         assert cluster.groups.requests(LeaveGroupRequest)[0].members[0].reason.startswith("consumer poll timeout")
         with pytest.raises(CommitFailedError, match="not part of an active group"):
             await one.commit()
-        told: list[Any] = []
+        told: list[object] = []
         one.commit_async(callback=lambda offsets, error: told.append(error))
         assert heard.told == [("assigned", [0, 1, 2, 3])]
         async with polling(one) as found:
@@ -515,7 +515,7 @@ def test_joins_go_on_through_trouble(kind: type[Any], code: ErrorCode) -> None:
     async def run(cluster: ScriptedCluster) -> None:
         left = [code] * 3
 
-        def judge(request: Any) -> ErrorCode | None:
+        def judge(request: object) -> ErrorCode | None:
             if not isinstance(request, kind) or not left:
                 return None
             if code is ErrorCode.UNKNOWN_MEMBER_ID:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
 
 import pytest
 
@@ -118,7 +117,7 @@ def test_a_group_lives_through_anything(seed: int, strategy: str) -> None:
         highest: dict[tuple[str, int], int] = {}
         written = 0
 
-        def judge(request: Any) -> ErrorCode | None:
+        def judge(request: object) -> ErrorCode | None:
             codes = TROUBLE.get(type(request))
             return rng.choice(codes) if codes and rng.random() < trouble else None
 

@@ -304,7 +304,7 @@ async def test_close_is_bounded_and_fails_what_is_left(cluster: ScriptedCluster)
     cluster.judge = lambda *_: asyncio.shield(gate)
     p = producer(cluster)
     await p.start()
-    told: list[Any] = []
+    told: list[object] = []
     futures = [await p.send("t", b"%d" % i, on_delivery=lambda m, e: told.append(e)) for i in range(10)]
     began = asyncio.get_running_loop().time()
     await p.close(timeout=0.1)
@@ -430,7 +430,7 @@ async def test_a_callback_may_send(cluster: ScriptedCluster) -> None:
     more: list[asyncio.Task[Any]] = []
     async with producer(cluster, linger_ms=0) as p:
 
-        def again(_m: Any, _e: Any) -> None:
+        def again(_m: object, _e: object) -> None:
             more.append(asyncio.ensure_future(p.send("one", b"1")))
 
         await (await p.send("one", b"0", on_delivery=again))

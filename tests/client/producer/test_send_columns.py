@@ -212,7 +212,7 @@ async def test_a_partition_that_was_added_is_found_when_a_row_names_it(cluster: 
 
 async def test_a_producer_that_must_see_each_record_refuses_columns(cluster: ScriptedCluster) -> None:
     class Mine:
-        def partition(self, topic: str, key: Any, value: Any, partitions: Any) -> int | None:
+        def partition(self, topic: str, key: object, value: object, partitions: object) -> int | None:
             return None
 
     refusing: list[tuple[dict[str, Any], str]] = [

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +47,7 @@ def test_every_state_is_reached_and_left_as_the_table_says() -> None:
 def test_random_calls_and_answers(steps: list[str]) -> None:
     machine = TransactionMachine()
     epoch = 0
-    used: list[Any] = []
+    used: list[object] = []
     spoilt: TidelogError | None = None
     for step in steps:
         before = machine.state

@@ -4,7 +4,6 @@ fencing, and offsets in transactions."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -125,7 +124,7 @@ async def test_a_commit_that_is_cancelled_is_not_taken_for_an_abort(cluster: Scr
 async def test_a_commit_that_was_given_up_does_not_go_on_beside_the_abort(cluster: ScriptedCluster) -> None:
     """The offsets that the commit waits for fail, and the caller aborts before the commit has noticed."""
 
-    def no_offsets(request: Any) -> ErrorCode | None:
+    def no_offsets(request: object) -> ErrorCode | None:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE if isinstance(request, TxnOffsetCommitRequest) else None
 
     async with producer(cluster) as p:

@@ -111,7 +111,7 @@ def test_an_open_transaction_is_not_seen_and_holds_back_what_comes_after(cluster
         plain.send_and_wait(topic, b"2", partition=0)
         assert consumer.poll(1) == []
         producer.commit_transaction()
-        found: list[Any] = []
+        found: list[object] = []
         deadline = time.monotonic() + WAIT_S
         while len(found) < 2:
             assert time.monotonic() < deadline

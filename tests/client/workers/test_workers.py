@@ -225,7 +225,7 @@ def test_poison_and_fatal_errors_are_not_tried_again(cluster: Cluster, topic: st
     fine = threading.Event()
 
     def handler(record: ConsumerRecord) -> None:
-        value: Any = record.value
+        value: object = record.value
         if value == "refused":
             raise PermissionError("never")
         fine.set()

@@ -187,7 +187,7 @@ class Node:
         self.contexts: list[CallContext] = []
         self.answers = dict(ANSWERS)
 
-    async def _serve(self, request: Any, context: CallContext) -> Any:
+    async def _serve(self, request: object, context: CallContext) -> Any:
         self.asked.append(request)
         self.contexts.append(context)
         return self.answers[type(request)]

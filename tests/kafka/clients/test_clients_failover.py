@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -31,11 +30,11 @@ def test_an_idempotent_producer_and_a_group_go_on_while_leaders_are_killed(three
         {"bootstrap.servers": cluster.kafka_bootstrap, "enable.idempotence": True, "linger.ms": 2,
          "topic.metadata.refresh.interval.ms": 1000, "reconnect.backoff.max.ms": 200, "retry.backoff.max.ms": 100}
     )  # fmt: skip
-    failures: list[Any] = []
+    failures: list[object] = []
     acknowledged = threading.Event()
     count = 0
 
-    def taken(error: Any, message: Any) -> None:
+    def taken(error: object, message: object) -> None:
         nonlocal count
         if error is not None:
             failures.append(error)

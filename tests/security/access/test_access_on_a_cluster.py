@@ -506,7 +506,7 @@ FREE = {17, 18, 36, 60, 71, 72}
 """The login's, ApiVersions, the brokers' addresses, which Metadata tells too, and clients' own metrics (KIP-714)."""
 
 
-def codes(value: Any) -> Iterator[int]:
+def codes(value: object) -> Iterator[int]:
     """Every error in an answer, wherever it stands."""
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         for each in value:

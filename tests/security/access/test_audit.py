@@ -347,7 +347,7 @@ def values_of(kind: Any, field: str = "") -> st.SearchStrategy[Any]:
     return st.from_type(base).filter(lambda value: value == value)
 
 
-def told(request: Request[Any], answer: Any, listener: str = "CLIENT") -> str:
+def told(request: Request[Any], answer: object, listener: str = "CLIENT") -> str:
     """The lines about a call; ``answer`` ``None``: it was cancelled."""
 
     async def handle(_: object, __: CallContext) -> Any:

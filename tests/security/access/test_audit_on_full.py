@@ -49,8 +49,8 @@ class Node:
         self.done: list[Any] = []
         self.audit = found
 
-    async def ask(self, request: Request[Any], answer: Any = None) -> Any:
-        async def handle(taken: Any, _: CallContext) -> Any:
+    async def ask(self, request: Request[Any], answer: object = None) -> Any:
+        async def handle(taken: object, _: CallContext) -> Any:
             self.done.append(taken)
             return answer if taken == request else _empty(answer)
 

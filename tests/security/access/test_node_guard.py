@@ -45,7 +45,7 @@ def asked(guard: NodeGuard, request: Any, principal: str) -> tuple[Any, bool]:
     """The answer, and whether the handler was reached."""
     reached = []
 
-    async def handle(request: Any, _: CallContext) -> BrokerHeartbeatResponse:
+    async def handle(request: object, _: CallContext) -> BrokerHeartbeatResponse:
         reached.append(request)
         return BrokerHeartbeatResponse(ErrorCode.NONE)
 
@@ -63,7 +63,7 @@ def asked(guard: NodeGuard, request: Any, principal: str) -> tuple[Any, bool]:
     ],
     ids=lambda request: type(request).__name__,
 )
-def test_a_controller_answers_nodes_alone(request_: Any) -> None:
+def test_a_controller_answers_nodes_alone(request_: object) -> None:
     made = config(authorizer_class_name=STANDARD, super_users="User:node;User:admin")
     guard = NodeGuard(AccessControl(made), None)
     answer, reached = asked(guard, request_, "User:alice")
@@ -100,7 +100,7 @@ class Follower:
     def hold(self) -> None:
         """It is a paced session."""
 
-    def on_written(self, frame: Any) -> None:
+    def on_written(self, frame: object) -> None:
         """It is a paced session."""
 
 

@@ -323,7 +323,7 @@ class Handler:
     """Answers as if everything that it is asked about were well, and remembers what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[Any] = []
+        self.asked: list[object] = []
 
     async def __call__(self, request: Request[Any]) -> Any:
         self.asked.append(request)
@@ -380,7 +380,7 @@ def serve(request: Request[Any], needs: list[str]) -> tuple[Any, list[Any]]:
     return asyncio.run(served()), handler.asked
 
 
-def errors(value: Any) -> Iterator[ErrorCode]:
+def errors(value: object) -> Iterator[ErrorCode]:
     """Every error that an answer says, wherever it stands."""
     if isinstance(value, ErrorCode):
         yield value

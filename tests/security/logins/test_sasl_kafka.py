@@ -171,7 +171,7 @@ def test_tls_and_a_login(kept_certificates: Certificates) -> None:
             assert producer.flush(30) == 0
 
 
-def _note(outcomes: list[Any], error: Any, _: object) -> None:
+def _note(outcomes: list[object], error: object, _: object) -> None:
     outcomes.append(error)
 
 

@@ -121,7 +121,7 @@ def librdkafka_by_endpoint(cluster: Cluster, issuer: Issuer) -> dict[str, Any]:
     )
 
 
-def _note(outcomes: list[Any], error: Any, _: object) -> None:
+def _note(outcomes: list[object], error: object, _: object) -> None:
     outcomes.append(error)
 
 
@@ -130,7 +130,7 @@ def _note(outcomes: list[Any], error: Any, _: object) -> None:
 
 def test_librdkafka_asks_the_issuer_and_writes(cluster: Cluster, issuer: Issuer) -> None:
     producer = confluent_kafka.Producer(librdkafka_by_endpoint(cluster, issuer))
-    outcomes: list[Any] = []
+    outcomes: list[object] = []
     producer.produce("t", b"x", on_delivery=partial(_note, outcomes))
     assert producer.flush(30) == 0
     assert outcomes == [None]
@@ -300,7 +300,7 @@ def test_clients_bring_another_token_in_time_and_lose_nothing(cluster: Cluster) 
             allow(short, issuer)
             logins = broker_of(short.node(1))._token_logins
             foreign = confluent_kafka.Producer(librdkafka_by_endpoint(short, issuer))
-            outcomes: list[Any] = []
+            outcomes: list[object] = []
             tokens = set[str]()
             sent = 0
             with Producer(short.bootstrap, **by_endpoint(issuer)) as producer:
