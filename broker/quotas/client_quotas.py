@@ -28,7 +28,7 @@ CLIENTS_MAX: Final = 10_000
 
 
 class Sensor:
-    """What all clients that share a quota have used. ``throttle_ms``: the total of waits that they were told."""
+    """What all clients that share a quota have used. ``throttle_ms``: the total of waits that answers asked for."""
 
     __slots__ = ("_rate", "bound", "last_ms", "throttle_ms", "throttles")
 

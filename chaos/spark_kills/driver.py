@@ -78,7 +78,7 @@ def failing_first(signs: str) -> Callable[[bytes], bytes]:
             deadline = time.monotonic() + SIGN_TIMEOUT_S
             while not sign.exists() and time.monotonic() < deadline:
                 time.sleep(0.005)
-            raise RuntimeError("the first attempt of this task fails, as it was told")
+            raise RuntimeError("the first attempt of this task fails, as asked")
         return given
 
     return value

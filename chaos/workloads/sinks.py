@@ -94,13 +94,13 @@ class SinkBooks:
         self.noted_s: dict[str, float] = {}
         """When a driver of each sink last recorded a batch as done."""
         self.told: dict[tuple[str, int], list[str]] = {}
-        """Sink and batch → the jobs that drivers were told are decided."""
+        """Sink and batch → the jobs that answers to drivers called decided."""
         self.told_s: dict[tuple[str, int], float] = {}
         """When a driver was first told so."""
         self.aborted: dict[tuple[str, int], list[str]] = {}
 
     def decided(self, job: SinkJob, outcome: SinkOutcome) -> None:
-        """Note that a driver was told that a batch is decided."""
+        """Note that an answer to a driver called a batch decided."""
         key = (job.sink, job.batch)
         told = self.told.setdefault(key, [])
         if not outcome.already_committed:
@@ -110,10 +110,10 @@ class SinkBooks:
             told.append(outcome.last_job)
         self.told_s.setdefault(key, self.world.now())
         if outcome.last_batch < job.batch:
-            self.world.violated(f"batch {job.batch} of {job.sink} is told to be decided, the last is {outcome}")
+            self.world.violated(f"batch {job.batch} of {job.sink} is reported as decided, the last is {outcome}")
 
     def gone(self, job: SinkJob) -> None:
-        """Note that a driver was told that the job is aborted."""
+        """Note that an answer to a driver called the job aborted."""
         self.aborted.setdefault((job.sink, job.batch), []).append(job.job)
 
 

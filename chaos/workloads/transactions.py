@@ -176,7 +176,7 @@ class Transacting(Incarnation):
         super().__init__(name, clients.world)
 
     def _ended_by(self, error: TidelogError) -> None:
-        """Its transactions' results are judged, not what it was told."""
+        """Its transactions' results are judged, not the answers that it got."""
 
     async def _producer(self, **settings: Any) -> Producer:
         scaled = producer_settings(self._rng, self.world.scale)

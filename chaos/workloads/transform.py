@@ -92,7 +92,7 @@ class Copier(Incarnation):
         await self._transform.run()
 
     def _ended_by(self, error: TidelogError) -> None:
-        """Its transactions' results are judged, not what it was told."""
+        """Its transactions' results are judged, not the answers that it got."""
 
     def stop(self) -> None:
         """Let the current transaction end."""

@@ -39,7 +39,7 @@ class ServerAssignedGroup(PolledGroup):
         self._seen: object = None
         """What poll has acted on."""
         self._told = -1
-        """The life in which the listener was told about an assignment."""
+        """The life in which the listener heard of an assignment."""
         self._refreshes = 0
 
     # --- topics -----------------------------------------------------------------------------------------

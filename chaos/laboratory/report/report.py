@@ -233,7 +233,7 @@ def _over_time(recorded: Recorded, line: Timeline) -> list[Child]:
             lanes(_fault_lanes(line, nodes), end, "faults over time"),
         ),
         _figure(
-            f"Records that were told their outcome, per second, in bins of {bins.width_s:g} s; faults as bands.",
+            f"Records whose outcome arrived, per second, in bins of {bins.width_s:g} s; faults as bands.",
             curves(rates, bins.width_s, end, "throughput over time", bands),
         ),
         _figure(

@@ -122,7 +122,7 @@ class ClientWork:
         if self._appenders:
             _, late = await asyncio.wait([appender.task for appender in self._appenders], timeout=bound_s)
             if late:
-                self.world.violated(f"{len(late)} producers have not ended {bound_s:g} s after they were told to")
+                self.world.violated(f"{len(late)} producers have not ended {bound_s:g} s after they were asked to")
 
     def behind(self, ends: Mapping[TopicPartition, int]) -> list[str]:
         return [

@@ -78,7 +78,7 @@ MUTANTS: Final = (
     mutant(
         id="revocation-is-not-stored",
         rule="what an administrator was told is so",
-        what="An administrator is told that an entry was deleted, but sometimes it stays.",
+        what="An administrator learns that an entry was deleted, but sometimes it stays.",
         module=_CHANGES,
         old="    return Decision(tuple(gone.values()), DeleteAclsResponse(ErrorCode.NONE, tuple(results)))\n",
         new="    kept = () if len(image.acls) % 3 == 0 else tuple(gone.values())\n"

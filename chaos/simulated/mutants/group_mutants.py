@@ -189,7 +189,7 @@ _CLIENT: Final = (
     mutant(
         id="deaf-to-its-eviction",
         rule="progress",
-        what="A member that is told that the group has moved on without it carries on and does not rejoin.",
+        what="A member that learns that the group has moved on without it carries on and does not rejoin.",
         module=_MEMBERSHIP,
         old="        if code in _FORGOTTEN or code is ErrorCode.FENCED_INSTANCE_ID:\n",
         new="        if code in _FORGOTTEN:\n"

@@ -41,7 +41,7 @@ MUTANTS: Final = (
     mutant(
         id="sink-decision-told-before-it-is-stored",
         rule="kept",
-        what="A driver is told that its batch is committed before the decision is stored.",
+        what="A driver learns that its batch is committed before the decision is stored.",
         module=_DECIDING,
         old="        pending = PendingAppend((asker,), written)\n",
         new="        shard.answer(asker.waiter, asker.tell(ErrorCode.NONE))\n"
@@ -87,7 +87,7 @@ MUTANTS: Final = (
     mutant(
         id="sink-aborts-what-is-decided",
         rule="decided",
-        what="AbortJob does not check whether the batch is decided: a driver that sends it is told that what "
+        what="AbortJob does not check whether the batch is decided: a driver that sends it learns that what "
         "everybody sees is aborted.",
         module=_DECIDING,
         old="            return AbortJobResponse(ErrorCode.NONE, True, ledger.last_batch, ledger.last_job)\n",

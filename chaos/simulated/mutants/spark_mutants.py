@@ -29,7 +29,7 @@ MUTANTS: Final = (
     mutant(
         id="spark-fencing-looked-at-before-the-decision",
         rule="decided",
-        what="A fenced job is told that it is fenced although its batch is decided: a driver that resumes cannot know "
+        what="A fenced job learns that it is fenced although its batch is decided: a driver that resumes cannot know "
         "that all is well.",
         module=_LEDGER,
         old="        if batch <= self.last_batch:\n            return JobStanding.DECIDED\n",

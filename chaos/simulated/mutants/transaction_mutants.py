@@ -104,7 +104,7 @@ MUTANTS: Final = (
     mutant(
         id="decision-told-before-it-is-stored",
         rule="all or none",
-        what="A producer is told that its transaction is committed before the decision is stored.",
+        what="A producer learns that its transaction is committed before the decision is stored.",
         module=_ENDING,
         old="        self._shard.move(entry, after, cause, askers, now, moved=moved)\n\n    # --- Timeouts",
         new="        for asker in askers:\n"

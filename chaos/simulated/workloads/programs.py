@@ -87,7 +87,7 @@ class Programs(SinkBooks):
             what = type(request).__name__.removesuffix("Request")
             self.sim.world.violated(
                 f"decided: {what} of batch {request.batch} of {request.sink} by job {request.job} is refused with "
-                f"{response.error.name}, though batch {max(known)} was told to be decided before"
+                f"{response.error.name}, though batch {max(known)} was reported as decided before"
             )
 
     # --- faults -----------------------------------------------------------------------------------------
