@@ -602,8 +602,8 @@ BOUNDS = (
     bound(
         "heartbeats-are-answered-before-the-log-has-the-change",
         "groups.consumer.heartbeating",
-        "        if not batches:\n            pending.tell",
-        "        pending.tell(ErrorCode.NONE)\n        if not batches:\n            pending.tell",
+        "        if not consumer.busy:\n            pending.tell",
+        "        pending.tell(ErrorCode.NONE)\n        if not consumer.busy:\n            pending.tell",
         "groups/test_consumer_groups.py::test_nothing_is_answered_before_it_is_committed",
     ),
     bound(

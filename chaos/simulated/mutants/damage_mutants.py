@@ -25,7 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
         rule="R30",
         what="The scrub never begins a pass: damage is served until a reader complains.",
         module=_SCRUBBING,
-        old="        stretch = self._stretch = self._stretch or self._begin_next()\n",
+        old="        stretch = self._stretch = self._stretch or await self._begin_next()\n",
         new="        stretch = None\n",
     ),
     mutant(
