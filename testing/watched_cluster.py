@@ -130,19 +130,26 @@ class WatchedCluster:
         config: Mapping[str, str] | None,
     ) -> None:
         """Create a topic over a connection, close that, and wait until every running node knows a leader for each
-        partition. Raises the controller's error if it refuses."""
+        partition. Asks again if the controller changed meanwhile. Raises the controller's error if it refuses.
+        """
         factor = -1 if replication_factor is None else replication_factor
         entries = tuple(ConfigEntry(key, value) for key, value in (config or {}).items())
         request = CreateTopicsRequest((NewTopic(name, partitions, factor, (), entries),))
+        done = {ErrorCode.NONE}
+        end = asyncio.get_running_loop().time() + READY_TIMEOUT_S
         try:
             made = (await connection.call(request, timeout_s=READY_TIMEOUT_S)).topics[0]
+            while made.error is ErrorCode.REQUEST_TIMED_OUT and asyncio.get_running_loop().time() < end:
+                done.add(ErrorCode.TOPIC_ALREADY_EXISTS)
+                made = (await connection.call(request, timeout_s=READY_TIMEOUT_S)).topics[0]
         finally:
             await connection.close()
-        if made.error is not ErrorCode.NONE:
+        if made.error not in done:
             raise error_for(made.error, made.error_message)
 
         def known(node: Node) -> bool:
-            found = node.view.image.topics.get(made.topic_id)
+            image = node.view.image
+            found = image.topics.get(made.topic_id) if made.error is ErrorCode.NONE else image.topic(name)
             return found is not None and all(p.leader != NO_NODE for p in found.partitions.values())
 
         await self.wait_for(lambda: all(map(known, self.nodes.values())), f"leaders of {name}")

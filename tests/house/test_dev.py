@@ -331,16 +331,16 @@ def test_a_failed_check_fails_the_command(
 @pytest.mark.parametrize(
     ("given", "pytests"),
     [
-        ([], ["-n", "2"]),
-        (["-q", "-x"], ["-q", "-x", "-n", "2"]),
-        (["--quick"], ["tests/near.py", "-q", "--no-loadscope-reorder", "-n", "2"]),
+        ([], ["-n", "3"]),
+        (["-q", "-x"], ["-q", "-x", "-n", "3"]),
+        (["--quick"], ["tests/near.py", "-q", "--no-loadscope-reorder", "-n", "3"]),
         (["--quick", "-s"], ["tests/near.py", "-s", "--no-loadscope-reorder"]),
         (["tests/house"], ["tests/house"]),
         (["-k", "name", "-n", "4"], ["-k", "name", "-n", "4"]),
         (["--pdb"], ["--pdb"]),
     ],
 )
-def test_two_processes_run_tests_that_nobody_chose(
+def test_three_processes_run_tests_that_nobody_chose(
     tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, given: list[str], pytests: list[str]
 ) -> None:
     commands = tools["commands"]

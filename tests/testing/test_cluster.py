@@ -6,13 +6,19 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 import tidelog
 from tidelog.client.errors import TidelogError
 from tidelog.model.client_quotas import ClientQuotaEntity
+from tidelog.model.errors import ErrorCode
+from tidelog.model.ids import NodeId
+from tidelog.proto.calls.api import CreateTopicsRequest, CreateTopicsResponse
+from tidelog.proto.transport.network import Connection
 from tidelog.testing import AsyncCluster, Cluster
 
 ONE_NODE_READY_S = 0.3
@@ -159,6 +165,32 @@ async def test_the_asyncio_form() -> None:
         leader = await cluster.wait_for_leader("t", 0)
         await cluster.kill(leader)
         assert await cluster.wait_for_leader("t", 0, other_than=leader) != leader
+
+
+class LosesTheFirstAnswer:
+    """A connection behind which the controller is replaced once the first request took effect."""
+
+    def __init__(self, real: Connection) -> None:
+        self._real = real
+        self.close = real.close
+        self.asked = 0
+
+    async def call(self, request: CreateTopicsRequest, *, timeout_s: float) -> CreateTopicsResponse:
+        answer = await self._real.call(request, timeout_s=timeout_s)
+        self.asked += 1
+        lost = replace(answer.topics[0], error=ErrorCode.REQUEST_TIMED_OUT)
+        return answer if self.asked > 1 else CreateTopicsResponse((lost,))
+
+
+async def test_a_topic_is_created_though_the_controller_changed_meanwhile() -> None:
+    async with AsyncCluster() as cluster:
+        address = cluster._addresses[NodeId(1)]["CLIENT"]
+        connection = LosesTheFirstAnswer(cluster.client_network().connect(address))
+        await cluster._create_topic_by(cast("Connection", connection), "t", 1, None, None)
+        assert connection.asked == 2
+        assert cluster.leader_of("t", 0) == 1
+        with pytest.raises(TidelogError, match="exists"):
+            await cluster.create_topic("t")
 
 
 def test_importing_the_package_loads_no_node() -> None:
