@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 if TYPE_CHECKING:
+    from tests.mutants import Session
     from tidelog.broker.node.broker_role import BrokerRole
     from tidelog.broker.node.node import Node
 
@@ -33,6 +34,14 @@ def no_profile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in ("TIDELOG_PROFILE", "TIDELOG_COMMAND_CONFIG"):
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(scope="module")
+def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """The mutants of a module's tests (:mod:`tests.mutants`)."""
+    from tests.mutants import session_of
+
+    yield from session_of(request)
 
 
 @pytest.fixture

@@ -95,11 +95,10 @@ class Session:
         self._process.wait(60)
 
 
-def session_of(mutants: Sequence[Mutant], request: pytest.FixtureRequest) -> Iterator[Session]:
-    """For a fixture of a module whose tests are parametrized with mutants: a session for those that are chosen."""
+def session_of(request: pytest.FixtureRequest) -> Iterator[Session]:
+    """For the fixture ``mutants``: a session for the mutants (``one``) of its module that were chosen."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
-    chosen = {item.callspec.id for item in items}
-    directory = request.getfixturevalue("tmp_path_factory").mktemp("mutants")
-    session = Session([mutant for mutant in mutants if mutant.id in chosen], directory)
+    chosen: list[Mutant] = [item.callspec.params["one"] for item in items]
+    session = Session(chosen, request.getfixturevalue("tmp_path_factory").mktemp("mutants"))
     yield session
     session.close()

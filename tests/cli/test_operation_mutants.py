@@ -5,11 +5,9 @@ The simulation runs no commands, so tests show these instead of seeds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.mutants import Session, bound, session_of
+from tests.mutants import Session, bound
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 RULES = (
@@ -133,11 +131,6 @@ RULES = (
         "backup/test_refusals.py::test_topics_groups_and_records_of_others_are_in_the_way",
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
-    yield from session_of(RULES, request)
 
 
 @pytest.mark.parametrize("one", RULES, ids=lambda one: one.id)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.mutants import Session, bound, session_of
+from tests.mutants import Session, bound
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 BOUNDS = (
@@ -32,11 +30,6 @@ BOUNDS = (
         "console/test_scan.py::test_each_bound_stops_a_search_and_it_goes_on_where_it_stopped",
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
-    yield from session_of(BOUNDS, request)
 
 
 @pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)

@@ -3,11 +3,9 @@ beside it fails. Those that the simulation catches are in ``chaos/simulated/muta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.mutants import Session, bound, session_of
+from tests.mutants import Session, bound
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 _LATE = "groups/test_portions.py::test_who_leaves_while_a_target_is_made_gets_none_and_who_comes_gets_one_later"
@@ -69,11 +67,6 @@ BOUNDS = (
         "groups/test_portions.py::test_targets_are_made_at_most_once_in_an_interval",
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
-    yield from session_of(BOUNDS, request)
 
 
 @pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)

@@ -5,11 +5,9 @@ The simulation has no sockets, so these are shown by tests instead of seeds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.mutants import Session, bound, session_of
+from tests.mutants import Session, bound
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 BOUNDS = (
@@ -662,11 +660,6 @@ HARMLESS = (
     ),
 )
 VERDICTS = ("1 tests passed", " passed in ", "occurs 0 times")
-
-
-@pytest.fixture(scope="module")
-def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
-    yield from session_of([*BOUNDS, *HARMLESS], request)
 
 
 @pytest.mark.parametrize("one", BOUNDS, ids=lambda one: one.id)

@@ -3,11 +3,9 @@ named beside it must fail."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.mutants import Session, bound, session_of
+from tests.mutants import Session, bound
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 SCRAM, KAFKA, ACCESS = (
@@ -120,11 +118,6 @@ RULES = (
         "kafka/test_fair_places.py::test_half_are_for_one_address_and_the_rest_for_others",
     ),
 )
-
-
-@pytest.fixture(scope="module")
-def mutants(request: pytest.FixtureRequest) -> Iterator[Session]:
-    yield from session_of(RULES, request)
 
 
 @pytest.mark.parametrize("one", RULES, ids=lambda one: one.id)
