@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import pytest
 
@@ -98,7 +98,7 @@ class Session:
 def session_of(request: pytest.FixtureRequest) -> Iterator[Session]:
     """For the fixture ``mutants``: a session for the mutants (``one``) of its module that were chosen."""
     items = [item for item in request.session.items if isinstance(item, pytest.Function) and item.path == request.path]
-    chosen: list[Mutant] = [item.callspec.params["one"] for item in items]
+    chosen = [cast("Mutant", item.callspec.params["one"]) for item in items]
     session = Session(chosen, request.getfixturevalue("tmp_path_factory").mktemp("mutants"))
     yield session
     session.close()
