@@ -6,6 +6,7 @@ here, and in :meth:`Taking.take_locked` of the producer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -59,7 +60,7 @@ if TYPE_CHECKING or COMPILED is None:
         """The open batch of the partition that takes keyless records now."""
         partition_count: int
 
-    class Taking(Generic[F]):
+    class Taking(ABC, Generic[F]):
         """Where :meth:`take` puts records, and where it does not."""
 
         def __init__(self, is_locked: Callable[[], bool], now_ns: Callable[[], int], made: type[F]) -> None:
@@ -73,9 +74,9 @@ if TYPE_CHECKING or COMPILED is None:
             ``None`` if this path cannot do it."""
             return self.take_locked(topic, value, key)
 
+        @abstractmethod
         def take_locked(self, topic: str, value: Any, key: Any) -> F | None:
             """The same in plain Python, under the producer's lock."""
-            raise NotImplementedError
 
     def fast_send(slow: S) -> S:
         """Build a ``send`` whose shortest path needs no Python code; ``slow`` does the rest, and everything if

@@ -47,7 +47,8 @@ class Trail(NamedTuple):
 
 
 class Access(NamedTuple):
-    """The rights of ``who``; made anew for each request."""
+    """The rights of ``who``. A session may keep them: the authorizer itself follows the metadata, and what the audit
+    log wants is fixed."""
 
     authorizer: StandardAuthorizer
     who: Who

@@ -165,7 +165,7 @@ class Examination:
         of batches in order with matching CRCs, :class:`BackupError` if ``start`` lies within a batch, and
         :class:`OSError`."""
         reading = self._place.read(self._key)
-        read: bytes | None = next(reading, b"")
+        read = next(reading, b"")
         rest = memoryview(b"")
         while read:
             data = memoryview(read)

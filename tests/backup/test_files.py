@@ -167,8 +167,13 @@ def test_a_file_is_read_with_and_without_direct_reads(
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say what its cache holds")
-def test_what_was_read_does_not_stay_in_the_systems_cache(tmp_path: Path) -> None:
+@pytest.mark.parametrize("direct", [True, False])
+def test_what_was_read_does_not_stay_in_the_systems_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
     """A restore writes as much as it reads; cached pages of the backup would only be in the way."""
+    if not direct:
+        monkeypatch.delattr(os, "O_DIRECT", raising=False)
     path = tmp_path / "f"
     path.write_bytes(bytes(3 * place.READ_BYTES))
 

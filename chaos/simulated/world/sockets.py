@@ -260,7 +260,8 @@ class Socket:
 
 
 class Stream(asyncio.Transport):
-    """A client's end of a connection."""
+    """A client's end of a connection. Like :class:`asyncio.Transport`, it cannot pause reading: a stream then accepts
+    whatever arrives."""
 
     def __init__(self, fabric: SimulatedFabric, wire: Wire, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -295,9 +296,6 @@ class Stream(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return self._closing
-
-    def pause_reading(self) -> None:
-        raise NotImplementedError  # a stream then accepts whatever arrives
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return default

@@ -85,12 +85,12 @@ DEFAULTED = {
 """What an API leaves to Kafka's default where nothing is wrong; under ``None``, what others add."""
 
 
-def made(hint: Any, name: str = "", *, acl: bool = False) -> Any:
+def made(hint: Any, name: str = "") -> Any:
     """A value of this type."""
     if typing.get_origin(hint) is tuple:
-        return (made(typing.get_args(hint)[0], name, acl=acl),)
+        return (made(typing.get_args(hint)[0], name),)
     if typing.get_origin(hint) in (typing.Union, UnionType):
-        return made(typing.get_args(hint)[0], name, acl=acl)
+        return made(typing.get_args(hint)[0], name)
     while hasattr(hint, "__supertype__"):
         hint = hint.__supertype__
     if dataclasses.is_dataclass(hint):
