@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -48,18 +49,21 @@ class Proposals:
         return len(self._under_way)
 
     def put(self, entries: Iterable[Entry], epoch: ControllerEpoch) -> None:
-        """Propose the first entry now, unless others wait, and the rest in further turns."""
+        """Propose the first entry now, unless others wait or the quorum is busy, and the rest in further turns."""
         loop = asyncio.get_running_loop()
         is_first = not self._waiting
         for entry in entries:
             self._under_way.append(entry)
+            future: asyncio.Future[Offset] | None = None
             if is_first:
                 is_first = False
-                self.last = self._propose(encode_batch(entry), epoch)
-            else:
-                self.last = loop.create_future()
-                self._waiting.append((entry, epoch, self.last))
-            self.last.add_done_callback(partial(self._ended, epoch))
+                with suppress(QuorumBusy):
+                    future = self._propose(encode_batch(entry), epoch)
+            if future is None:
+                future = loop.create_future()
+                self._waiting.append((entry, epoch, future))
+            future.add_done_callback(partial(self._ended, epoch))
+            self.last = future
         if self._waiting and self._next is None:
             self._next = loop.call_soon(self._turn)
 

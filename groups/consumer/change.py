@@ -16,7 +16,7 @@ _RECORD_BYTES: Final = 32
 
 class Change:
     """``bytes``: maximum size of its records that have not been taken; ``spent``: the units of work that it cost;
-    ``has_target``: it ends with a whole target."""
+    ``has_target``: it has a target's epoch."""
 
     __slots__ = ("_inverse", "_records", "bytes", "group", "has_target", "spent")
 

@@ -88,7 +88,7 @@ def _equally(given: Input) -> Work[dict[str, Partitions]]:
             number = marks.find(0, number + 1)
             yield 1
         yield 1
-    return (yield from _frozen(changed))
+    return (yield from _different(given, changed))
 
 
 def _take(taken: Mapping[TopicId, bytearray], had: Partitions) -> dict[TopicId, list[int]]:
@@ -112,14 +112,6 @@ def _trim(taken: Mapping[TopicId, bytearray], kept: dict[TopicId, list[int]], su
         taken[topic_id][number] = 0
     for topic_id, numbers in dropped.items():
         kept[topic_id] = [number for number in kept[topic_id] if number not in numbers]
-
-
-def _frozen(changed: Mapping[str, Mapping[TopicId, set[int]]]) -> Work[dict[str, Partitions]]:
-    found: dict[str, Partitions] = {}
-    for name, share in changed.items():
-        found[name] = {topic_id: frozenset(numbers) for topic_id, numbers in share.items() if numbers}
-        yield 1 + len(share) // 2 + sum(map(len, share.values())) // 16
-    return found
 
 
 def _unequally(given: Input) -> Work[dict[str, Partitions]]:

@@ -1,11 +1,12 @@
 """ConsumerGroupHeartbeat: members join, move to their share, leave and are fenced.
 
-Source: ``GroupMetadataManager.consumerGroupHeartbeat`` and what it calls (KIP-848). A group has at most one append in
-flight. Whatever arrives in the meantime waits, and is then decided and written together. So a decision is based on the
-log, a refused append is undone record by record, and nobody learns of a change before it is committed.
+Source: ``GroupMetadataManager.consumerGroupHeartbeat`` and what it calls (KIP-848). A group has at most one change on
+its way to the log. Whatever arrives in the meantime waits, and is then decided and written together. So a decision is
+based on the log, a refused append is undone record by record, and nobody learns of a change before it is committed.
 
 A target assignment, or matching regular expressions, that takes more than ``group.coordinator.work.max`` is worked out
-and written in portions, one each millisecond. Heartbeats are decided between them on what the log has.
+and written in portions, one each millisecond. While it is worked out, heartbeats are decided on what the log has; while
+it is written, they wait.
 """
 
 from __future__ import annotations

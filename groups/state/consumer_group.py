@@ -134,7 +134,7 @@ class ConsumerGroup:
         """The topics of each subscription in use, as they were last asked for."""
         self.queue: deque[Any] = deque()
         self.busy = 0
-        """Appends in flight with records of this group."""
+        """Appends in flight with records of this group; one more while a result is being written."""
         self.work: Any = None
         """A target or regular expressions, being worked out."""
         self.writing: Any = None

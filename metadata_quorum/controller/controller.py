@@ -28,7 +28,7 @@ import random
 import secrets
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from tidelog.metadata_quorum.controller.acl_changes import create_acls, delete_acls
 from tidelog.metadata_quorum.controller.broker_changes import BrokerChanges
@@ -46,7 +46,7 @@ from tidelog.metadata_quorum.controller.mutation_quotas import MutationQuotas
 from tidelog.metadata_quorum.controller.quota_changes import alter_client_quotas
 from tidelog.metadata_quorum.controller.reassignment import alter_reassignments, list_reassignments
 from tidelog.metadata_quorum.controller.rebalance import leaderless_elections, preferred_elections, unpublished_topics
-from tidelog.metadata_quorum.controller.refusals import ControllerRequest, refuse
+from tidelog.metadata_quorum.controller.refusals import refuse
 from tidelog.metadata_quorum.controller.scram_changes import SECRET_BYTES, alter_users
 from tidelog.metadata_quorum.controller.token_changes import TokenChanges
 from tidelog.metadata_quorum.controller.topic_changes import TopicChanges
@@ -266,7 +266,7 @@ class Controller:
         fault = gate_fault(self.draft, decision.records)
         if fault is None:
             return decision
-        return Decision((), refuse(cast(ControllerRequest, request), ErrorCode.UNSUPPORTED_VERSION, fault))
+        return Decision((), refuse(request, ErrorCode.UNSUPPORTED_VERSION, fault))
 
     def heard(self, request: Request[Any], now_ms: int) -> None:
         """Note that a request was decided and its records are appended: if it came from a broker with the right epoch,

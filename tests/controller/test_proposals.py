@@ -96,11 +96,17 @@ async def test_what_is_not_proposed_when_leadership_ends_never_takes_effect() ->
 
 async def test_entries_wait_for_a_busy_quorum() -> None:
     quorum = Quorum()
+    quorum.busy = 1
     quorum.put(1, 2)
-    quorum.busy = 2
+    assert quorum.are()
     async with asyncio.timeout(30):
+        while not quorum.are(1):
+            await asyncio.sleep(0)
+        quorum.busy = 2
         while not quorum.are(1, 2):
             await asyncio.sleep(0.005)
+    quorum.commit(2)
+    assert len(quorum.proposals) == 0
 
 
 async def test_the_outcome_of_an_entry_that_waited_is_that_of_its_proposal() -> None:
