@@ -15,6 +15,7 @@ from tidelog.broker.services import Calls
 from tidelog.model.errors import ErrorCode
 from tidelog.model.settings.security_protocol import SecurityProtocol
 from tidelog.proto.calls.connection_api import (
+    CONNECTIONS_SHOWN_MAX,
     CloseConnectionsRequest,
     CloseConnectionsResponse,
     DescribeConnectionsRequest,
@@ -25,7 +26,6 @@ from tidelog.proto.transport.network import CallContext, ListsPeers, Peer, Serve
 
 log = logging.getLogger(__name__)
 
-SHOWN_MAX: Final = 10_000
 _A_TURN: Final = 200
 """Connections looked at before others get their turn."""
 
@@ -49,7 +49,7 @@ class Connections:
 
     async def describe(self, request: DescribeConnectionsRequest, _: CallContext) -> DescribeConnectionsResponse:
         found: list[OpenConnection] = []
-        total, most = 0, min(max(request.connections_max, 0), SHOWN_MAX)
+        total, most = 0, min(max(request.connections_max, 0), CONNECTIONS_SHOWN_MAX)
         now_s = asyncio.get_running_loop().time()
         async for peer in self._matching(request):
             total += 1

@@ -12,6 +12,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.request import Request, Response
 
 CONNECTIONS_SHOWN: Final = 1_000
+CONNECTIONS_SHOWN_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.virtual_time import LoopClock
 from tidelog.aio import Consumer, ConsumerRebalanceListener, TopicPartition
 from tidelog.client.record import ConsumerRecord
 
 from .scripted_broker import ScriptedCluster, on_a_virtual_cluster
-from .virtual_time import VirtualClock
 
 ALL = [TopicPartition("t", i) for i in range(4)]
 
@@ -39,7 +39,7 @@ class Heard(ConsumerRebalanceListener):
 def member(cluster: ScriptedCluster, **settings: Any) -> Consumer:
     settings = {"group_id": "g", "auto_offset_reset": "earliest"} | settings
     return Consumer(
-        cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), _rng=random.Random(1), **settings
+        cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), _rng=random.Random(1), **settings
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Any
 
+from tests.virtual_time import run_virtual
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerEpoch, ProducerId, TopicId
 from tidelog.proto.calls.api import (
@@ -55,7 +56,6 @@ from tidelog.proto.transport.network import Address, CallContext, Frame, Server,
 
 from .scripted_groups import ScriptedGroups
 from .scripted_transactions import ScriptedTransactions, marker
-from .virtual_time import run_virtual
 
 Judge = Callable[[int, str, int, Batch], ErrorCode | Awaitable[ErrorCode] | None]
 """(node, topic, partition, batch) -> an error instead of an append; None to do the usual thing.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tests.replication.rig import TOPIC, TOPIC_ID, Host, ProduceFields, ProducerFields, StateFields, leading
-from tests.replication.virtual_time import LoopClock
+from tests.virtual_time import LoopClock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     NO_NODE,

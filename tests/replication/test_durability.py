@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
 
+from tests.virtual_time import in_virtual_time
 from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import DirectoryId, NodeId, Offset
@@ -13,7 +14,6 @@ from tidelog.proto.calls.api import DeleteRecordsPartition, DeleteRecordsRequest
 from tidelog.storage.disk.files import SystemFile, SystemFiles
 
 from .managers import Cluster, MakeCluster
-from .virtual_time import in_virtual_time
 
 
 class Gate:

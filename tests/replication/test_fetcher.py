@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset
 from tidelog.proto.records.batches import patch_batch
@@ -23,7 +24,6 @@ from tidelog.proto.transport.frames import (
 from tidelog.proto.transport.network import Connection, ConnectionLost, Frame, StreamKind
 
 from .managers import Cluster, MakeCluster, until
-from .virtual_time import in_virtual_time
 
 
 class Leader:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.virtual_time import in_virtual_time
 from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, TopicId, TopicIdPartition
@@ -25,7 +26,6 @@ from tidelog.replication.serving.producing import BATCHES_MAX
 
 from .managers import Cluster, MakeCluster, until
 from .rig import TOPIC_ID, ProducerFields
-from .virtual_time import in_virtual_time
 
 
 def numbered(base_sequence: int) -> ProducerFields:

@@ -16,6 +16,7 @@ from typing import Unpack
 
 import pytest
 
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.controller_api import AlterPartitionItem
@@ -24,7 +25,6 @@ from tidelog.replication.partition.partition_state import PartitionState
 
 from .managers import Cluster, MakeCluster, until
 from .rig import StateFields
-from .virtual_time import in_virtual_time
 
 SEEDS = int(os.environ.get("TIDELOG_REPLICATION_SEEDS", "15")) // 5
 PARTITIONS = 3

@@ -8,6 +8,7 @@ from collections import defaultdict
 
 import pytest
 
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicIdPartition
 from tidelog.proto.records.batches import split_batches
@@ -19,7 +20,6 @@ from tidelog.replication.serving.standing import Standing, Watched
 
 from .managers import Broker, Cluster, MakeCluster, until
 from .rig import LAG_MS, TOPIC_ID
-from .virtual_time import in_virtual_time
 
 
 @pytest.fixture(autouse=True)

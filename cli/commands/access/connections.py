@@ -11,7 +11,7 @@ from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.numbers import INT32_MAX
 from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
 from tidelog.model.settings.listeners import plain_address
-from tidelog.proto.calls.connection_api import CONNECTIONS_SHOWN
+from tidelog.proto.calls.connection_api import CONNECTIONS_SHOWN, CONNECTIONS_SHOWN_MAX
 from tidelog.proto.transport.network import Address
 
 _PRINCIPAL = click.option("--principal", default="", metavar="PRINCIPAL", help="Only of this principal: User:alice.")
@@ -31,7 +31,11 @@ def connections() -> None:
 @_ADDRESS
 @_NODES
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=CONNECTIONS_SHOWN, show_default=True, help="Of each broker."
+    "--limit",
+    type=click.IntRange(1, CONNECTIONS_SHOWN_MAX),
+    default=CONNECTIONS_SHOWN,
+    show_default=True,
+    help="Of each broker.",
 )
 @cluster_options
 def list_connections(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster, on_a_virtual_cluster
-from tests.client.virtual_time import VirtualClock
+from tests.virtual_time import LoopClock
 from tidelog import NewTopic
 from tidelog.aio import Admin
 from tidelog.client.cluster.cluster import STAYS_MS
@@ -19,7 +19,7 @@ BUSY, THROTTLED = ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED
 
 
 def admin(cluster: ScriptedCluster, **settings: Any) -> Admin:
-    return Admin(cluster.bootstrap, _network=cluster.network("admin"), _clock=VirtualClock(), **settings)
+    return Admin(cluster.bootstrap, _network=cluster.network("admin"), _clock=LoopClock(), **settings)
 
 
 async def create(cluster: ScriptedCluster, *names: str, timeout: float = 60.0) -> list[str]:

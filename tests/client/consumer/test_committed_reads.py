@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.client.scripted_broker import Partition, ScriptedCluster, on_a_virtual_cluster
-from tests.client.virtual_time import VirtualClock
+from tests.virtual_time import LoopClock
 from tidelog.aio import Consumer, Producer, TopicPartition
 from tidelog.client.fetching.committed_reads import Passed, without_aborted
 from tidelog.proto.records.batches import Batch
@@ -118,7 +118,7 @@ def test_a_marker_that_compaction_emptied_ends_the_transaction_all_the_same() ->
 def consumer(cluster: ScriptedCluster, **more: Any) -> Consumer:
     given: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"} | more
     return Consumer(
-        cluster.bootstrap, _network=cluster.network("reader"), _clock=VirtualClock(), _rng=random.Random(1), **given
+        cluster.bootstrap, _network=cluster.network("reader"), _clock=LoopClock(), _rng=random.Random(1), **given
     )
 
 
@@ -126,7 +126,7 @@ def producer(cluster: ScriptedCluster, name: str) -> Producer:
     return Producer(
         cluster.bootstrap,
         _network=cluster.network(name),
-        _clock=VirtualClock(),
+        _clock=LoopClock(),
         _rng=random.Random(1),
         transactional_id=name,
         linger_ms=0,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster, fill
-from tests.client.virtual_time import VirtualClock, run_virtual
+from tests.virtual_time import LoopClock, run_virtual
 from tidelog.aio import Consumer, ConsumerInterceptor, OffsetAndTimestamp, Producer, TopicPartition
 from tidelog.client.config.serializers import json_deserializer, string_deserializer
 from tidelog.client.errors import (
@@ -298,7 +298,7 @@ def test_an_unknown_assignment_is_an_error_after_a_while(at: TopicPartition, tex
         cluster = ScriptedCluster(nodes=1)
         cluster.topic("one")
         await cluster.start()
-        c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), auto_offset_reset="earliest")
+        c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), auto_offset_reset="earliest")
         await c.start()
         c.assign([at])
         assert await c.poll(3) == []

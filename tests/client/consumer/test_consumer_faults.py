@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster, fill
-from tests.client.virtual_time import VirtualClock, run_virtual
+from tests.virtual_time import LoopClock, run_virtual
 from tidelog.aio import Consumer, TopicPartition
 from tidelog.client.errors import CorruptRecordError, LogTruncationError, OffsetOutOfRangeError
 from tidelog.model.errors import ErrorCode
@@ -50,7 +50,7 @@ def test_a_consumer_without_a_connection_for_a_minute_goes_on() -> None:
         cluster.topic("one")
         await cluster.start()
         fill(cluster, 10)
-        c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), auto_offset_reset="earliest")
+        c = Consumer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), auto_offset_reset="earliest")
         await c.start()
         c.assign([ONE])
         await read(c, 10)
@@ -76,7 +76,7 @@ def test_a_fetch_without_an_answer_is_given_up() -> None:
         c = Consumer(
             cluster.bootstrap,
             _network=cluster.network(),
-            _clock=VirtualClock(),
+            _clock=LoopClock(),
             auto_offset_reset="earliest",
             request_timeout_ms=3_000,
         )

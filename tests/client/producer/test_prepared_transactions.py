@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster
-from tests.client.virtual_time import VirtualClock
+from tests.virtual_time import LoopClock
 from tidelog.aio import Producer
 from tidelog.client.errors import (
     IllegalStateError,
@@ -33,7 +33,7 @@ def test_prepared_here_decided_there(commit: bool) -> None:
             with pytest.raises(IllegalStateError, match="prepared"):
                 await p.send("one", b"2")
         assert cluster.transactions.ended == []  # neither the end of the block nor closing decides
-        how: dict[str, Any] = {"_network": cluster.network("other"), "_clock": VirtualClock()}
+        how: dict[str, Any] = {"_network": cluster.network("other"), "_clock": LoopClock()}
         decide = Producer.commit_prepared if commit else Producer.abort_prepared
         other = Producer.abort_prepared if commit else Producer.commit_prepared
         await decide(cluster.bootstrap, token, **how)
@@ -100,16 +100,14 @@ async def test_a_prepared_nothing_needs_no_decision(cluster: ScriptedCluster) ->
         await p.init_transactions()
         await p.begin_transaction()
         token = await p.prepare_transaction()
-        await Producer.commit_prepared(
-            cluster.bootstrap, token, _network=cluster.network("other"), _clock=VirtualClock()
-        )
+        await Producer.commit_prepared(cluster.bootstrap, token, _network=cluster.network("other"), _clock=LoopClock())
         await p.commit_transaction()
     assert requests(cluster, EndTxnRequest) == []
 
 
 @virtually
 async def test_tokens_of_others(cluster: ScriptedCluster) -> None:
-    how: dict[str, Any] = {"_network": cluster.network("other"), "_clock": VirtualClock()}
+    how: dict[str, Any] = {"_network": cluster.network("other"), "_clock": LoopClock()}
     for bad in ("", "tidelog-prepared-1:c:x:1:tx", "tidelog-prepared-2:c:1:1:tx", b"\xff"):
         with pytest.raises(ValueError, match="prepare_transaction"):
             await Producer.commit_prepared(cluster.bootstrap, bad, **how)

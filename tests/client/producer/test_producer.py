@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster
-from tests.client.virtual_time import VirtualClock, run_virtual
+from tests.virtual_time import LoopClock, run_virtual
 from tidelog.aio import Producer
 from tidelog.client.config.interceptors import ProducerInterceptor, ProducerRecord
 from tidelog.client.config.serializers import json_serializer, string_serializer
@@ -226,7 +226,7 @@ def test_the_delivery_timeout_is_kept_and_the_producer_goes_on() -> None:
         cluster.topic("one", 1)
         await cluster.start()
         loop = asyncio.get_running_loop()
-        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock())
+        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock())
         await p.start()
         await p.send_and_wait("one", b"0")
         never: asyncio.Future[ErrorCode] = loop.create_future()
@@ -254,7 +254,7 @@ def test_the_delivery_timeout_holds_for_what_was_never_sent() -> None:
         p = Producer(
             cluster.bootstrap,
             _network=cluster.network(),
-            _clock=VirtualClock(),
+            _clock=LoopClock(),
             delivery_timeout_ms=10_000,
             request_timeout_ms=2_000,
         )
@@ -635,7 +635,7 @@ def test_a_broker_that_does_not_answer_does_not_hold_up_metadata() -> None:
             await cluster.start()
             for mute in (2, 3):
                 cluster.fabric.cut("client", f"node{mute}")
-            p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), _rng=random.Random(seed))
+            p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), _rng=random.Random(seed))
             await p.start()
             began = asyncio.get_running_loop().time()
             await p.send_and_wait("one", b"0")

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster
-from tests.client.virtual_time import VirtualClock, run_virtual
+from tests.virtual_time import LoopClock, run_virtual
 from tidelog.aio import Producer
 from tidelog.client.errors import (
     RecordTooLargeError,
@@ -169,7 +169,7 @@ def test_a_producer_without_a_connection_for_30_seconds_resumes_by_itself() -> N
         cluster.topic("t", 3)
         await cluster.start()
         loop = asyncio.get_running_loop()
-        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), _rng=random.Random(3))
+        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), _rng=random.Random(3))
         await p.start()
         futures = [await p.send("t", b"%d" % i) for i in range(100)]
         for node in (1, 2, 3):
@@ -196,7 +196,7 @@ def test_an_unanswered_request_is_sent_again_after_request_timeout_and_not_writt
         cluster = ScriptedCluster(nodes=1)
         cluster.topic("one", 1)
         await cluster.start()
-        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), request_timeout_ms=5_000)
+        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), request_timeout_ms=5_000)
         await p.start()
         await p.send_and_wait("one", b"0")
         ends = ("client", "node1") if mute == "client-to-node" else ("node1", "client")
@@ -223,7 +223,7 @@ def test_a_new_leader_is_found_soon_however_late_the_old_ones_death_is_noticed(n
         cluster = ScriptedCluster(nodes=2)
         cluster.topic("one", 1)
         await cluster.start()
-        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=VirtualClock(), _rng=random.Random(7))
+        p = Producer(cluster.bootstrap, _network=cluster.network(), _clock=LoopClock(), _rng=random.Random(7))
         await p.start()
         await p.send_and_wait("one", b"0")
         cluster.unnoticed.add(1)

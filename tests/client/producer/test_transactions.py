@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.client.scripted_broker import ScriptedCluster, on_a_virtual_cluster
-from tests.client.virtual_time import VirtualClock
+from tests.virtual_time import LoopClock
 from tidelog.aio import Producer
 from tidelog.client.errors import (
     ClientClosedError,
@@ -35,7 +35,7 @@ virtually = on_a_virtual_cluster(3, t=3, one=1)
 
 def producer(cluster: ScriptedCluster, name: str = "client", **settings: Any) -> Producer:
     made: dict[str, Any] = {"transactional_id": "tx", "linger_ms": 0, **settings}
-    network, clock = cluster.network(name), VirtualClock()
+    network, clock = cluster.network(name), LoopClock()
     return Producer(cluster.bootstrap, _network=network, _clock=clock, _rng=random.Random(1), **made)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.client.scripted_broker import ScriptedCluster, fill
 from tests.client.scripted_transactions import LOST
-from tests.client.virtual_time import VirtualClock
+from tests.virtual_time import LoopClock
 from tidelog.aio import Consumer, ProducerRecord, TopicPartition, Transform
 from tidelog.client.errors import CommitFailedError, ConfigError, IllegalStateError, TidelogError
 from tidelog.client.record import ConsumerRecord
@@ -35,7 +35,7 @@ def member(cluster: ScriptedCluster, name: str = "reader", **settings: Any) -> C
     return Consumer(
         cluster.bootstrap,
         _network=cluster.network(name),
-        _clock=VirtualClock(),
+        _clock=LoopClock(),
         _rng=random.Random(1),
         **given | settings,
     )
@@ -231,7 +231,7 @@ def transform(cluster: ScriptedCluster, function: Any, name: str = "job", **more
         function,
         cluster.bootstrap,
         _network=cluster.network(name),
-        _clock=VirtualClock(),
+        _clock=LoopClock(),
         _rng=random.Random(name),
         **given | more,
     )

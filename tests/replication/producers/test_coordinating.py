@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.replication.managers import Broker, Cluster, MakeCluster
-from tests.replication.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_NODE, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition, TopicPartition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC

@@ -13,7 +13,7 @@ import pytest
 
 from tests.replication.managers import Broker, MakeCluster, until
 from tests.replication.rig import ProduceFields
-from tests.replication.virtual_time import in_virtual_time, run_virtual
+from tests.virtual_time import in_virtual_time, run_virtual
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.transaction_api import AddPartitionsTransaction

@@ -8,7 +8,7 @@ import pytest
 
 from tests.replication.managers import Broker, Cluster, MakeCluster
 from tests.replication.rig import MakeRig, Rig, TransactionFields
-from tests.replication.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NodeId, Offset, ProducerEpoch, ProducerId
 from tidelog.proto.calls.api import LATEST_TIMESTAMP, ListOffsetsPartition, ListOffsetsRequest

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 from tests.replication.managers import Cluster, MakeCluster
-from tests.replication.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId
 from tidelog.proto.records.batches import split_batches

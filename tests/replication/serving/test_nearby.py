@@ -9,7 +9,7 @@ import pytest
 
 from tests.replication.managers import Cluster, MakeCluster
 from tests.replication.serving.test_consuming import values
-from tests.replication.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId
 from tidelog.proto.transport.frames import FetchedPartition, FetchResponse

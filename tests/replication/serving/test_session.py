@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.replication.managers import Cluster, MakeCluster
-from tests.replication.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, LeaderEpoch, NodeId, Offset, TopicId, TopicIdPartition
 from tidelog.proto.transport.frames import (

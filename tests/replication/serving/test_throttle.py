@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.replication.managers import Cluster, MakeCluster
-from tests.replication.virtual_time import in_virtual_time
+from tests.virtual_time import in_virtual_time
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.model.settings.config_def import LONG_MAX
