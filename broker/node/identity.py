@@ -12,8 +12,10 @@ from tidelog.storage.disk.files import FileLayer
 from tidelog.storage.disk.format import MetaProperties, check_meta, format_directory, read_meta
 from tidelog.storage.disk.log_errors import DirectoryRefused
 
-IGNORED_NAMES: Final = frozenset({"lost+found", ".lock", "meta.properties.tmp"})
-"""Names that an empty directory may contain: a file system's own, and leftovers of a killed start."""
+WORKERS_DIRECTORY: Final = "workers"
+"""In a log directory of a machine's node: the directories of the machine's other nodes."""
+IGNORED_NAMES: Final = frozenset({"lost+found", ".lock", "meta.properties.tmp", WORKERS_DIRECTORY})
+"""Names that an empty directory may contain: a file system's own, other nodes', and leftovers of a killed start."""
 
 
 def settle_identity(

@@ -50,6 +50,21 @@ LOG_FILES_KEPT: Final = 3
     "An existing cluster keeps its users.",
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Processes of this machine: this node, and brokers beside it whose ids are higher by 1000, 2000 ...",
+)
+@click.option(
+    "--worker-port-step",
+    type=click.IntRange(1, 10_000),
+    default=100,
+    show_default=True,
+    help="Between the ports of one worker and the next.",
+)
+@click.option("--supervised", type=int, hidden=True)
+@click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Log to this file (rotated) instead of stderr."
 )
 @click.option(
@@ -61,6 +76,9 @@ def server(
     cluster_id: str | None,
     formats: bool,
     first_users: tuple[str, ...],
+    workers: int,
+    worker_port_step: int,
+    supervised: int | None,
     log_file: Path | None,
     log_level: str,
 ) -> int:
@@ -68,8 +86,32 @@ def server(
 
     It then hands over its leaderships and stops; a second signal stops it immediately. The node refuses a directory
     that was formatted for another cluster or node.
+
+    A node uses one core. With --workers N, this command runs N of them and starts again those that die.
     """
-    return serve(config, settings, cluster_id, log_file, log_level, formats=formats, first_users=first_users)
+    if workers == 1:
+        return serve(
+            config, settings, cluster_id, log_file, log_level,
+            formats=formats, first_users=first_users, supervised=supervised,
+        )  # fmt: skip
+    from tidelog.cli.local.workers import supervise
+
+    node_config = _read(config, settings)
+
+    def arguments(worker: int) -> list[str]:
+        made = ["--log-level", log_level]
+        if config is not None:
+            made += ["--config", str(config)]
+        if log_file is not None:
+            made += ["--log-file", str(log_file.with_stem(f"{log_file.stem}-{worker}"))]
+        if worker == 0:
+            made += ["--format"] * formats
+            for user in first_users:
+                made += ["--add-scram", user]
+        return made
+
+    _start_logging(log_file, log_level)
+    return supervise(node_config, workers, worker_port_step, settings, arguments, cluster_id)
 
 
 def serve(
@@ -82,26 +124,24 @@ def serve(
     *,
     formats: bool = False,
     first_users: tuple[str, ...] = (),
+    supervised: int | None = None,
 ) -> int:
     """Run the node as the command does, and return its exit code. ``carrier``: see
-    :func:`tidelog.broker.node.server.run`.
+    :func:`tidelog.broker.node.server.run`. ``supervised``: the socket of the supervisor, if there is one.
 
     Raises ``click.UsageError``, ``ConfigError`` or :class:`CommandFailed`.
     """
     started = time.monotonic()
     from tidelog.broker.node.server import run
-    from tidelog.model.settings.broker_config import NodeConfig
 
-    if config is None and not settings:
-        raise click.UsageError("expected --config FILE or at least --set node.id=NUMBER, found neither")
-    node_config = NodeConfig.from_properties(config if config is not None else "", overrides=settings)
+    node_config = _read(config, settings)
     first_records: tuple[MetadataRecord, ...] = ()
     if first_users:
         from tidelog.cli.work.first_users import parse_first_users
 
         first_records = parse_first_users(first_users)
     faulthandler.enable()  # a library that aborts the process prints nothing
-    _start_logging(log_file, log_level)
+    _start_logging(log_file, log_level, node_config.node_id if supervised is not None else None)
     for directory in {*node_config.directories, node_config.metadata_directory}:
         _warn_of_open_directory(directory)
     _warn_of_readable_secrets(config, node_config)
@@ -116,6 +156,10 @@ def serve(
             "node %d serves as %s at %s, %.2f s after its start",
             node_config.node_id, roles, where, time.monotonic() - started,
         )  # fmt: skip
+        if supervised is not None:
+            from tidelog.cli.local.workers import report_to
+
+            report_to(supervised)
 
     from tidelog.broker.node.node import NodeRefused
 
@@ -136,6 +180,14 @@ def serve(
         if log_file is None:
             return 1
         raise CommandFailed(str(refused)) from None
+
+
+def _read(config: Path | None, settings: dict[str, str]) -> NodeConfig:
+    from tidelog.model.settings.broker_config import NodeConfig
+
+    if config is None and not settings:
+        raise click.UsageError("expected --config FILE or at least --set node.id=NUMBER, found neither")
+    return NodeConfig.from_properties(config if config is not None else "", overrides=settings)
 
 
 def _warn_of_readable_secrets(config: Path | None, found: NodeConfig) -> None:
@@ -163,11 +215,13 @@ def _warn_of_open_directory(directory: str) -> None:
         )  # fmt: skip
 
 
-def _start_logging(log_file: Path | None, level: str) -> None:
+def _start_logging(log_file: Path | None, level: str, node_id: int | None = None) -> None:
+    """``node_id``: of a worker, whose lines go where those of others go too."""
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if log_file is not None:
         handler = _PrivateLog(log_file, maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES_KEPT, encoding="utf-8")
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    who = "" if node_id is None else f" [{node_id}]"
+    handler.setFormatter(_OneLine(f"%(asctime)s %(levelname)-7s{who} %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 

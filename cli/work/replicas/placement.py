@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.cli.work.replicas.spreading import Part, Target
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.ids import TopicPartition
+from tidelog.proto.calls.failure_domains import failure_domains
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -42,8 +43,9 @@ class Overview(NamedTuple):
     @property
     def targets(self) -> list[Target]:
         """The brokers that may get replicas: live ones that are not being drained."""
+        domains = failure_domains(self.brokers)
         return [
-            Target(node, found.rack)
+            Target(node, domains[node])
             for node, found in sorted(self.brokers.items())
             if _is_live(found) and not found.cordoned
         ]

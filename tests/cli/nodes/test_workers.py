@@ -1,0 +1,181 @@
+"""``tidelog server --workers N``: settings, processes that die, and the supervisor's own end."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog import Admin
+from tidelog.cli.local.process import mark_of, pids
+from tidelog.cli.local.workers import check_workers
+from tidelog.client.admin.types import NewTopic
+from tidelog.model.settings.broker_config import NodeConfig
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.testing.ports import free_ports, taken
+
+LONG_S = 60.0
+STEP = 7
+
+
+def config(**settings: str) -> NodeConfig:
+    return NodeConfig.parse({"node.id": "2"} | {name.replace("_", "."): value for name, value in settings.items()})
+
+
+def test_a_worker_has_its_own_id_ports_and_directories() -> None:
+    machine = config(
+        listeners="KAFKA://0.0.0.0:9092,CLIENT://[::1]:9096,REPLICATION://h:9093,CONTROLLER://h:9094",
+        advertised_listeners="KAFKA://public:19092",
+        http_listener="HTTP://127.0.0.1:0",
+        log_dirs="/d1,/d2",
+        replication_transport_port="9097",
+        audit_log_path="/var/audit.log",
+    )
+    first, second = check_workers(machine, 3, 100)
+    assert first == {
+        "node.id": "1002",
+        "process.roles": "broker",
+        "listeners": "KAFKA://0.0.0.0:9192,CLIENT://[::1]:9196,REPLICATION://h:9193",
+        "advertised.listeners": "KAFKA://public:19192",
+        "http.listener": "HTTP://127.0.0.1:0",
+        "controller.quorum.voters": "2@h:9094",
+        "log.dirs": "/d1/workers/1,/d2/workers/1",
+        "metadata.log.dir": "/d1/workers/1",
+        "replication.transport.port": "9197",
+        "audit.log.path": "/var/audit.log.1002",
+    }
+    assert (second["node.id"], second["http.listener"]) == ("2002", "HTTP://127.0.0.1:0")
+    NodeConfig.parse({"node.id": "2", "listeners": "CLIENT://h:1"} | first)  # a node takes them
+
+
+@pytest.mark.parametrize(
+    ("settings", "step", "text"),
+    [
+        ({"node_id": "1000"}, 100, "node.id: expected less than 1000 with --workers"),
+        ({"process_roles": "controller"}, 100, "process.roles: expected broker with --workers"),
+        ({"listeners": "CLIENT://h:65500,CONTROLLER://h:1"}, 100, "expected ports of at most 65535"),
+        ({"listeners": "CLIENT://h:1,CONTROLLER://h:0"}, 100, "expected a port for CONTROLLER"),
+        ({}, 1, "found 9093 for worker 0 and for worker 1: choose another --worker-port-step"),
+        ({"node_principal_pattern": "User:CN=node-{id}"}, 100, "node.principal.pattern: expected none"),
+    ],
+)
+def test_what_several_workers_cannot_share_is_refused(settings: dict[str, str], step: int, text: str) -> None:
+    with pytest.raises(ConfigError, match=text.replace("(", r"\(")):
+        check_workers(config(**settings), 2, step)
+
+
+class Machine:
+    """Two workers under a supervisor."""
+
+    def __init__(self, directory: Path) -> None:
+        ports = free_ports(4, random.Random())
+        while taken([port + STEP for port in ports]) or any(port + STEP in ports for port in ports):
+            ports = free_ports(4, random.Random())
+        client, replication, controller, http = ports
+        self.address = f"127.0.0.1:{client}"
+        self.output = directory / "output.txt"
+        self.arguments = {
+            "node.id": "1",
+            "listeners": f"CLIENT://127.0.0.1:{client},REPLICATION://127.0.0.1:{replication},"
+            f"CONTROLLER://127.0.0.1:{controller}",
+            "http.listener": f"HTTP://127.0.0.1:{http}",
+            "log.dirs": str(directory / "data"),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> subprocess.Popen[bytes]:
+        command = [
+            sys.executable,
+            "-m",
+            "tidelog.cli.main",
+            "server",
+            "--workers",
+            "2",
+            "--worker-port-step",
+            str(STEP),
+        ]
+        for name, value in self.arguments.items():
+            command += ["--set", f"{name}={value}"]
+        with self.output.open("ab") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+        return self.process
+
+    def await_text(self, text: str) -> None:
+        self.wait(lambda: text in self.output.read_text())
+
+    def wait(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LONG_S
+        while not happened():
+            assert time.monotonic() < deadline, self.output.read_text()
+            time.sleep(0.02)
+
+    def workers(self) -> dict[int, int]:
+        """The pid of each worker by node id, found by what only its command says."""
+        data, found = self.arguments["log.dirs"], {}
+        for pid in pids():
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+            except OSError:
+                continue
+            if "--supervised" in words and f"log.dirs={data}" in words:
+                found[1] = pid
+            if "--supervised" in words and f"log.dirs={data}/workers/1" in words:
+                found[1001] = pid
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    if made.process is not None:
+        made.process.kill()
+        made.process.wait()
+    for pid in made.workers().values():
+        subprocess.run(["kill", "-9", str(pid)], check=False)
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="finds the workers in /proc")
+def test_a_dead_worker_is_started_again_and_all_end_with_the_supervisor(machine: Machine) -> None:
+    supervisor = machine.start()
+    machine.await_text("all 2 workers serve: nodes 1, 1001")
+    with Admin(bootstrap_servers=machine.address) as admin:
+        admin.create_topics([NewTopic("t", 4, 1)])
+        led = {at.leader for at in admin.describe_topics(["t"])[0].partitions}
+        assert led == {1, 1001}
+
+        before = machine.workers()
+        marks = {node: mark_of(pid) for node, pid in before.items()}
+        subprocess.run(["kill", "-9", str(before[1001])], check=True)
+        machine.await_text("node 1001 ended with exit code -9: starting it again")
+        machine.wait(lambda: machine.output.read_text().count("node 1001 serves as broker") == 2)
+        assert {int(one.node_id) for one in admin.describe_cluster().brokers if not one.fenced} == {1, 1001}
+    after = machine.workers()
+    assert after[1] == before[1]
+    assert mark_of(after[1001]) != marks[1001]
+
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(LONG_S) == 0, machine.output.read_text()
+    assert machine.workers() == {}
+    assert machine.output.read_text().count("ended with exit code") == 1
+
+    supervisor = machine.start()  # the same directories, with the id that they have
+    machine.wait(lambda: machine.output.read_text().count("all 2 workers serve") == 2)
+    supervisor.kill()
+    machine.wait(lambda: machine.workers() == {})
+    assert machine.output.read_text().count("the supervisor is gone: stopping") == 2
+
+
+def test_workers_that_cannot_start_end_the_supervisor_with_the_reason(machine: Machine) -> None:
+    machine.arguments["log.dirs"] = "/proc/nowhere"
+    assert machine.start().wait(LONG_S) == 1
+    said = machine.output.read_text()
+    assert "ended with exit code 1 before it was ready: stopping" in said
+    assert "/proc/nowhere" in said
+    assert "Traceback" not in said

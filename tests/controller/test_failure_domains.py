@@ -1,0 +1,65 @@
+"""Failure domains: a broker without a rack is in that of its machine, if others are there too."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.metadata_quorum.controller.placement import UsableBroker, place_replicas
+from tidelog.model.errors import Refusal
+from tidelog.model.ids import NodeId
+from tidelog.proto.calls.controller_api import Endpoint
+from tidelog.proto.calls.failure_domains import failure_domains
+
+
+@dataclass(frozen=True)
+class Broker:
+    rack: str | None
+    listeners: tuple[Endpoint, ...]
+
+
+def broker(host: str, rack: str | None = None) -> Broker:
+    return Broker(rack, (Endpoint("CLIENT", host, 9092),))
+
+
+@pytest.mark.parametrize(
+    ("brokers", "expected"),
+    [
+        ({}, {}),
+        ({1: broker("a"), 2: broker("b")}, {1: None, 2: None}),
+        ({1: broker("a"), 1001: broker("a")}, {1: None, 1001: None}),
+        ({1: broker("a"), 1001: broker("a"), 2: broker("b")}, {1: "host a", 1001: "host a", 2: "host b"}),
+        ({1: broker("a", "r"), 1001: broker("a", "r"), 2: broker("b")}, {1: "r", 1001: "r", 2: None}),
+        ({1: Broker(None, ()), 2: broker("b"), 3: broker("b")}, {1: "host ", 2: "host b", 3: "host b"}),
+    ],
+)
+def test_a_rack_comes_first_then_a_shared_host(brokers: dict[int, Broker], expected: dict[int, str | None]) -> None:
+    assert failure_domains(brokers) == expected
+
+
+@given(
+    machines=st.integers(2, 6),
+    workers=st.integers(1, 8),
+    factor=st.integers(1, 6),
+    partitions=st.integers(1, 60),
+    seed=st.integers(0, 1000),
+)
+def test_no_machine_has_two_replicas_of_a_partition(
+    machines: int, workers: int, factor: int, partitions: int, seed: int
+) -> None:
+    factor = min(factor, machines)
+    brokers = {
+        NodeId(worker * 1000 + machine): broker(f"10.0.0.{machine}")
+        for machine in range(machines)
+        for worker in range(workers)
+    }
+    domains = failure_domains(brokers)
+    usable = [UsableBroker(node, domains[node], False) for node in brokers]
+    placed = place_replicas(usable, partitions, factor, random.Random(seed))
+    assert not isinstance(placed, Refusal)
+    for replicas in placed:
+        assert len({node % 1000 for node in replicas}) == factor
