@@ -50,6 +50,10 @@ class KillableFile:
         with self._lock:
             return self._open().pwritev(buffers, offset)
 
+    def pwritev_once(self, buffers: Sequence[Buffer], offset: int) -> int:
+        with self._lock:
+            return self._open().pwritev_once(buffers, offset)
+
     def pread(self, size: int, offset: int) -> bytes:
         with self._lock:
             return self._open().pread(size, offset)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from tidelog.client.backup.manifest import BackupError, Damaged, PartitionPart
 from tidelog.client.backup.place import Place, key_of
+from tidelog.model.buffer import Buffer
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.proto.records.batches import SIGNED_FROM, Batch, CorruptBatch, patch_batch, split_batches
 from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
@@ -165,9 +166,9 @@ class Examination:
         of batches in order with matching CRCs, :class:`BackupError` if ``start`` lies within a batch, and
         :class:`OSError`."""
         reading = self._place.read(self._key)
-        read = next(reading, b"")
+        read: Buffer = next(reading, b"")
         rest = memoryview(b"")
-        while read:
+        while len(read):
             data = memoryview(read)
             batches = self._split(data, allow_partial_tail=True)
             whole = sum(batch.size for batch in batches)

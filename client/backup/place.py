@@ -11,9 +11,10 @@ import errno
 import importlib
 import mmap
 import os
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -72,9 +73,10 @@ class Place(Protocol):
 
     def remove(self, key: str) -> None: ...
 
-    def read(self, key: str) -> Generator[bytes, int | None, None]:
+    def read(self, key: str) -> Generator[Buffer, int | None, None]:
         """Yield a file's bytes in order, in pieces of any size. The last bytes of a piece, as many as are sent in, come
-        again with more after them. The end: there is no more."""
+        again with more after them. The end: there is no more. A piece is valid until the one after the next is
+        read."""
 
     def size(self, key: str) -> int | None:
         """Return the length of a file; ``None`` if it is missing. (An empty file has no objects.)"""
@@ -128,9 +130,9 @@ class Directory:
     def remove(self, key: str) -> None:
         (self.path / key).unlink()
 
-    def read(self, key: str) -> Generator[bytes, int | None, None]:
+    def read(self, key: str) -> Generator[Buffer, int | None, None]:
         position = rest = 0
-        with closing(_FileReadOnce(self.path / key)) as file:
+        with closing(_FileReadOnce(partial(self._opened, key))) as file:
             while len(piece := file.read(position, max(READ_BYTES, 2 * rest))) > rest:
                 rest = (yield piece) or 0
                 position += len(piece) - rest
@@ -138,6 +140,9 @@ class Directory:
     def size(self, key: str) -> int | None:
         path = self.path / key
         return path.stat().st_size if path.is_file() else None
+
+    def _opened(self, key: str, flags: int) -> int:
+        return os.open(self.path / key, flags)
 
     def write_manifest(self, text: str) -> None:
         topics = self.path / TOPICS
@@ -159,15 +164,17 @@ class _FileReadOnce:
     """A file that is read from its beginning to its end, past the system's cache where that is possible. Its pages
     would displace others, and to find room for them may cost more than all else that is done with the bytes."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._buffer: mmap.mmap | None = None
-        """Direct reads go to aligned memory; it is used again because new memory is not cheap either."""
+    def __init__(self, opened: Callable[[int], int]) -> None:
+        """``opened``: open it with these flags."""
+        self._opened = opened
+        self._memory: memoryview | None = None
+        self._former: memoryview | None = None
+        """Direct reads go to aligned memory, in turns; it is used again because new memory is not cheap either."""
         self._direct = hasattr(os, "O_DIRECT")
         self._open()
 
-    def read(self, position: int, size: int) -> bytes:
-        """Return up to ``size`` bytes, fewer only at the end."""
+    def read(self, position: int, size: int) -> Buffer:
+        """Return up to ``size`` bytes, fewer only at the end. They are valid until the read after the next."""
         if self._direct:
             try:
                 return self._read_directly(position, size)
@@ -188,22 +195,23 @@ class _FileReadOnce:
     def _open(self) -> None:
         if self._direct:
             try:
-                self._handle = os.open(self._path, os.O_RDONLY | os.O_DIRECT)
+                self._handle = self._opened(os.O_RDONLY | os.O_DIRECT)
                 return
             except OSError as error:
                 if error.errno != errno.EINVAL:  # the file system has no such reads
                     raise
             self._direct = False
-        self._handle = os.open(self._path, os.O_RDONLY)
+        self._handle = self._opened(os.O_RDONLY)
 
-    def _read_directly(self, position: int, size: int) -> bytes:
+    def _read_directly(self, position: int, size: int) -> Buffer:
         before = position % mmap.PAGESIZE
         whole = -(-(before + size) // mmap.PAGESIZE) * mmap.PAGESIZE
-        if self._buffer is None or len(self._buffer) < whole:
-            self._buffer = mmap.mmap(-1, whole)
-        with memoryview(self._buffer) as view, view[:whole] as target:
-            count = os.preadv(self._handle, (target,), position - before)
-        return self._buffer[before : min(count, before + size)]
+        memory, self._former = self._former, self._memory
+        if memory is None or len(memory) < whole:
+            memory = memoryview(mmap.mmap(-1, whole))
+        self._memory = memory
+        count = os.preadv(self._handle, (memory[:whole],), position - before)
+        return memory[before : min(count, before + size)]
 
 
 class ObjectStore:
@@ -258,7 +266,7 @@ class ObjectStore:
         with self._named():
             self._library.delete(self._store, list(self._names(f"{key}/")))
 
-    def read(self, key: str) -> Generator[bytes, int | None, None]:
+    def read(self, key: str) -> Generator[Buffer, int | None, None]:
         rest = b""
         for name in sorted(self._names(f"{key}/")):
             piece = rest + self._get(name)

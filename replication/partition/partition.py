@@ -284,9 +284,10 @@ class Partition:
                 self.advance(now_ms)
         return appended
 
-    def import_batches(self, data: Buffer, now_ms: int, wall_ms: int) -> LogAppend | Refusal:
+    def import_batches(self, data: Buffer, now_ms: int, wall_ms: int, *, bulk: bool = False) -> LogAppend | Refusal:
         """Append a backup's or a link's batches at their existing offsets, which may have gaps; batches before the
-        log's end are skipped. They get this leader's epoch. Only their CRCs are checked."""
+        log's end are skipped. They get this leader's epoch. Only their CRCs are checked. ``bulk``: many of a backup,
+        which only followers will read soon."""
         leading = self.leading
         assert leading is not None
         if (in_sync := len(leading.isr.committed)) < self.min_isr:
@@ -296,7 +297,9 @@ class Partition:
             )
         if leading.followers:
             leading.before_append()
-        appended = self.log.append_as_follower(data, wall_ms, takes_gaps=True, leader_epoch=leading.epoch)
+        appended = self.log.append_as_follower(
+            data, wall_ms, takes_gaps=True, leader_epoch=leading.epoch, once=bulk and not leading.followers
+        )
         if isinstance(appended, LogAppend):
             self.advance(now_ms)
         return appended

@@ -62,8 +62,11 @@ class Importing:
         if end < request.log_end_offset or (request.link and request.records and end != request.log_end_offset):
             text = f"expected a log that ends at {request.log_end_offset}, found {end}"
             return ImportRecordsResponse(ErrorCode.OFFSET_OUT_OF_RANGE, error_message=text)
+        bulk = len(request.records) >= BULK_BYTES
         try:
-            taken = replica.partition.import_batches(request.records, self._clock.monotonic_ms(), self._clock.now_ms())
+            taken = replica.partition.import_batches(
+                request.records, self._clock.monotonic_ms(), self._clock.now_ms(), bulk=bulk and not request.link
+            )
         except LogDirFailed as failure:
             self._failed(replica, failure)
             return ImportRecordsResponse(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(failure))
@@ -71,7 +74,7 @@ class Importing:
             return _refused(taken)
         self._appended(replica)
         waited_ms = replica.partition.log.unflushed_for_ms(self._clock.now_ms())
-        if len(request.records) >= BULK_BYTES and waited_ms >= BULK_FLUSH_MS:
+        if bulk and waited_ms >= BULK_FLUSH_MS:
             self._flush(replica)
         end = Offset(taken.last_offset + 1)
         at = TopicPartition(state.topic, state.partition)

@@ -18,12 +18,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
+import mmap
 import os
 import re
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol, cast
 
 from tidelog.model.buffer import Buffer
@@ -43,6 +45,10 @@ class File(Protocol):
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> int:
         """Write all buffers consecutively from ``offset`` on; return the number of bytes."""
+
+    def pwritev_once(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """Like :meth:`pwritev`, for many bytes that nobody will read soon: whole blocks go to the disk past the
+        system's cache, where possible. Waits for the disk, but promises no more than :meth:`pwritev`."""
 
     def pread(self, size: int, offset: int) -> bytes:
         """Read up to ``size`` bytes; fewer only at the end of the file."""
@@ -145,9 +151,24 @@ class SystemFile:
             buffers = _after(buffers, written)
             offset += written
         while buffers:
-            written = os.pwritev(self._fd, _first(buffers), offset)
+            written = os.pwritev(self._fd, _first(buffers, WRITE_BYTES_MAX), offset)
             offset += written
             buffers = _after(buffers, written)
+        return total
+
+    def pwritev_once(self, buffers: Sequence[Buffer], offset: int) -> int:
+        total = sum(map(len, buffers))
+        before = -offset % mmap.PAGESIZE
+        if total < before + mmap.PAGESIZE:
+            return self.pwritev(buffers, offset)
+        # The incomplete blocks at both ends are the cache's, the ones between never are: a write past the cache never
+        # meets bytes that wait in it.
+        written = self.pwritev(_first(buffers, before), offset) if before else 0
+        rest = _after(buffers, written)
+        written += _write_past_cache(self._fd, rest, offset + written, total - written)
+        rest = _after(buffers, written)
+        if rest:
+            self.pwritev(rest, offset + written)
         return total
 
     def pread(self, size: int, offset: int) -> bytes:
@@ -351,10 +372,55 @@ def replace_file(files: FileLayer, directory: str, name: str, content: bytes) ->
     files.fsync_dir(directory)
 
 
-def _first(buffers: Sequence[Buffer]) -> list[Buffer]:
-    """Return as much of ``buffers`` as one system call takes."""
+_own: Final = threading.local()
+
+
+def _write_past_cache(fd: int, buffers: Sequence[Buffer], offset: int, size: int) -> int:
+    """Write the whole blocks among the first ``size`` bytes of ``buffers``. Returns how many bytes were written: fewer
+    if the disk has no more room, none if the system has no such writes."""
+    if not hasattr(os, "O_DIRECT") or offset % mmap.PAGESIZE:
+        return 0
+    try:
+        handle = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError:  # the file system has no such writes, the system no such name, or there are no more descriptors
+        return 0
+    written = 0
+    try:
+        for piece in _aligned(buffers, size - size % mmap.PAGESIZE):
+            count = os.pwrite(handle, piece, offset + written)
+            written += count
+            if count < len(piece):
+                break
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # the disk's blocks are larger
+            raise
+    finally:
+        os.close(handle)
+    return written
+
+
+def _aligned(buffers: Sequence[Buffer], size: int) -> Iterator[memoryview]:
+    """Yield the first ``size`` bytes of ``buffers`` in aligned memory, which each piece uses again."""
+    if not hasattr(_own, "memory"):
+        _own.memory = memoryview(mmap.mmap(-1, WRITE_BYTES_MAX))
+    memory: memoryview = _own.memory
+    filled = 0
+    for buffer in buffers:
+        data = memoryview(buffer)
+        while data and size:
+            count = min(len(data), len(memory) - filled, size)
+            memory[filled : filled + count] = data[:count]
+            data = data[count:]
+            filled += count
+            size -= count
+            if filled == len(memory) or not size:
+                yield memory[:filled]
+                filled = 0
+
+
+def _first(buffers: Sequence[Buffer], left: int) -> list[Buffer]:
+    """Return the first ``left`` bytes of ``buffers``, or as many as one system call takes."""
     found: list[Buffer] = []
-    left = WRITE_BYTES_MAX
     for buffer in buffers[:IOV_MAX]:
         if len(buffer) >= left:
             found.append(memoryview(buffer)[:left])

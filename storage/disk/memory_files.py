@@ -443,6 +443,9 @@ class MemoryFile:
         self._write(data, offset)
         return len(data)
 
+    def pwritev_once(self, buffers: Sequence[Buffer], offset: int) -> int:
+        return self.pwritev(buffers, offset)
+
     def pread(self, size: int, offset: int) -> bytes:
         self._take("pread")
         return bytes(memoryview(self._inode.content)[offset : offset + size])

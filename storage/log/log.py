@@ -138,6 +138,7 @@ class Log(MovableLog):
         leader_epoch_max: int | None = None,
         takes_gaps: bool = False,
         leader_epoch: int | None = None,
+        once: bool = False,
     ) -> LogAppend | Refusal:
         """Append a leader's data at the end of this log: whole batches with their offsets and epochs.
 
@@ -146,8 +147,8 @@ class Log(MovableLog):
         before the log's start (a leader's log may start within a batch). Refusals, which change nothing:
         CORRUPT_MESSAGE for invalid batches or CRCs, OFFSET_OUT_OF_RANGE for offsets that do not continue the log,
         INVALID_REQUEST for falling epochs. Gaps are allowed if the topic is compacted, if the log already has one, or
-        with ``takes_gaps``. ``leader_epoch``: stored instead of the
-        batches' own epochs. Raises :class:`LogDirFailed`.
+        with ``takes_gaps``. ``leader_epoch``: stored instead of the batches' own epochs. ``once``: nobody will read
+        this soon. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         end = self.log_end_offset
@@ -171,7 +172,7 @@ class Log(MovableLog):
         elif selected.has_gap and not self._sparse:
             self._become_sparse()
         size = sum(batch.size for batch in fresh)
-        self._append(fresh, leader_epoch, now_ms, keeps_offsets=True)
+        self._append(fresh, leader_epoch, now_ms, keeps_offsets=True, once=once)
         return LogAppend(base_offset, Offset(self.log_end_offset - 1), -1, self.log_start_offset, size, False)
 
     def _append(
@@ -182,6 +183,7 @@ class Log(MovableLog):
         *,
         stamps: bool = False,
         keeps_offsets: bool = False,
+        once: bool = False,
     ) -> None:
         """Write batches at the end, with the next offsets unless they keep theirs. ``leader_epoch`` None: they keep
         their epochs as well."""
@@ -198,7 +200,7 @@ class Log(MovableLog):
                 last = base + batch.last_offset_delta
                 timestamp = now_ms if stamps else batch.max_timestamp
                 if not self._fits(segment, size, batch.size, last, timestamp, now_ms):
-                    self._write(buffers, written, placed, leader_epoch, now_ms)
+                    self._write(buffers, written, placed, leader_epoch, now_ms, once=once)
                     buffers, written, placed, size = [], [], [], 0
                     # Start at the current end even if the batch begins later: by segment boundaries, recovery tells a
                     # gap from a tail lost in a power failure.
@@ -214,7 +216,7 @@ class Log(MovableLog):
                 placed.append((batch, base))
                 size += batch.size
                 offset = Offset(last + 1)
-            self._write(buffers, written, placed, leader_epoch, now_ms)
+            self._write(buffers, written, placed, leader_epoch, now_ms, once=once)
         except OSError as error:
             raise self._failed(error) from error
         if self._flushes.unflushed_since_ms < 0:
@@ -227,13 +229,15 @@ class Log(MovableLog):
         placed: Sequence[tuple[Batch, int]],
         leader_epoch: int | None,
         now_ms: int,
+        *,
+        once: bool,
     ) -> None:
         if not placed:
             return
         segment = self._chain.active
         before = segment.size
         self._hints.put(placed[0][1], segment.base_offset, before)
-        segment.append(buffers, written, self.config.index_interval_bytes)
+        segment.append(buffers, written, self.config.index_interval_bytes, once=once)
         self._chain.size += segment.size - before
         self.log_end_offset = Offset(written[-1][0] + 1)
         epochs, producers = self._epochs, self.producers

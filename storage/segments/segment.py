@@ -126,10 +126,19 @@ class Segment:
 
     # --- Writing -------------------------------------------------------------------------------
 
-    def append(self, buffers: Sequence[Buffer], batches: Sequence[tuple[int, int, int]], index_interval: int) -> None:
-        """Write batches at the end with one call; ``batches``: (last offset, size, highest timestamp) of each."""
+    def append(
+        self,
+        buffers: Sequence[Buffer],
+        batches: Sequence[tuple[int, int, int]],
+        index_interval: int,
+        *,
+        once: bool = False,
+    ) -> None:
+        """Write batches at the end with one call; ``batches``: (last offset, size, highest timestamp) of each.
+        ``once``: nobody will read them soon."""
         position = self.size
-        self.log.get().pwritev(buffers, position)
+        file = self.log.get()
+        (file.pwritev_once if once else file.pwritev)(buffers, position)
         for last_offset, size, timestamp in batches:
             self.note_batch(position, last_offset, size, timestamp, index_interval)
             position += size

@@ -155,7 +155,7 @@ def test_a_file_is_read_with_and_without_direct_reads(
     monkeypatch.setattr(os, "open", open_)
     monkeypatch.setattr(os, "preadv", read)
     monkeypatch.setattr(place, "READ_BYTES", 9_000)
-    assert b"".join(Directory(tmp_path).read("f")) == content
+    assert b"".join(map(bytes, Directory(tmp_path).read("f"))) == content
     reading, found, rest = Directory(tmp_path).read("f"), bytearray(), 0
     piece = next(reading)
     with suppress(StopIteration):

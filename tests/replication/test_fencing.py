@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
+from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId
 from tidelog.proto.calls.api import ListOffsetsPartition
@@ -9,6 +14,7 @@ from tidelog.proto.records.batches import patch_batch
 from tidelog.proto.records.encoder import encode_values
 from tidelog.replication.partition.partition import Fetched
 from tidelog.replication.serving.lookups import find_offset
+from tidelog.storage.disk.files import SystemFile
 
 from .rig import MakeRig
 
@@ -46,6 +52,28 @@ def test_imported_records_get_the_epoch_under_which_they_are_taken(rig: MakeRig)
     r.wrote(1, b"new")
     r.sync(2)
     assert r[2].values() == [b"old", b"new"]
+
+
+def test_only_what_no_follower_will_read_is_written_past_the_cache(
+    rig: MakeRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past: list[int] = []
+
+    def pwritev_once(file: SystemFile, buffers: Sequence[Buffer], offset: int) -> int:
+        past.append(offset)
+        return file.pwritev(buffers, offset)
+
+    monkeypatch.setattr(SystemFile, "pwritev_once", pwritev_once)
+    r = rig()
+    raw = bytes(encode_values([b"old"], r.now_ms))
+    for replicas, bulk, found in (((1, 2), True, []), ((1,), False, []), ((1,), True, [2 * len(raw)])):
+        r.lead(1, replicas, replicas=tuple(map(NodeId, replicas)))
+        end = r[1].p.log.log_end_offset
+        data = bytearray(raw)
+        patch_batch(data, 0, base_offset=end, leader_epoch=77)
+        assert not isinstance(r[1].p.import_batches(bytes(data), r.now_ms, r.now_ms, bulk=bulk), Refusal)
+        assert past == found
+    assert r[1].values() == [b"old"] * 3
 
 
 def test_what_a_zombie_leader_still_sends_is_dropped_unread(rig: MakeRig) -> None:

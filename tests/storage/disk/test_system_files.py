@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import random
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,6 +66,68 @@ def test_more_buffers_than_one_call_takes(disk: tuple[FileLayer, str]) -> None:
     file = files.open(f"{path}/x", create=True)
     assert file.pwritev(buffers, 0) == sum(map(len, buffers))
     assert file.pread(1 << 20, 0) == b"".join(buffers)
+    file.close()
+
+
+@pytest.mark.parametrize("refused", ["never", "when it is opened", "when it is written", "after a while"])
+def test_writes_past_the_cache_are_as_other_writes(
+    disk: tuple[FileLayer, str], monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    files, path = disk
+    monkeypatch.setattr("tidelog.storage.disk.files.WRITE_BYTES_MAX", 5 * mmap.PAGESIZE)
+    monkeypatch.setattr("tidelog.storage.disk.files._own", threading.local())
+    direct = getattr(os, "O_DIRECT", 0)
+    real_open, real_write = os.open, os.pwrite
+    pieces = 0
+
+    def open_(path: str, flags: int, *more: int) -> int:
+        if flags & direct and refused == "when it is opened":
+            raise OSError(errno.EINVAL, "no direct writes")
+        return real_open(path, flags, *more)
+
+    def write(handle: int, data: Buffer, offset: int) -> int:
+        nonlocal pieces
+        pieces += 1
+        assert offset % mmap.PAGESIZE == len(data) % mmap.PAGESIZE == 0
+        if refused == "when it is written":
+            raise OSError(errno.EINVAL, "larger blocks")
+        return real_write(handle, memoryview(data)[:512] if refused == "after a while" else data, offset)
+
+    monkeypatch.setattr(os, "open", open_)
+    monkeypatch.setattr(os, "pwrite", write)
+    rng = random.Random(4)
+    file = files.open(f"{path}/x", create=True)
+    content = b""
+    for number in range(60):
+        buffers = [rng.randbytes(rng.choice((1, 16, 700, 4_096, 9_000))) for _ in range(rng.randrange(1, 9))]
+        size = sum(map(len, buffers))
+        assert (file.pwritev_once if number % 3 else file.pwritev)(buffers, len(content)) == size
+        content += b"".join(buffers)
+        assert file.pread(len(content) + 1, 0) == content
+    file.close()
+    if isinstance(files, SystemFiles) and refused != "when it is opened":
+        assert pieces, "some were written past the cache"
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say what its cache holds")
+def test_writes_past_the_cache_leave_nothing_there(tmp_path: Path) -> None:
+    file = SystemFiles().open(str(tmp_path / "x"), create=True)
+
+    def is_cached() -> bool:
+        try:
+            return os.preadv(file.fileno(), [bytearray(1)], 8 * mmap.PAGESIZE, os.RWF_NOWAIT) > 0
+        except BlockingIOError:
+            return False
+
+    file.pwritev([bytes(16 * mmap.PAGESIZE)], 0)
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    if is_cached():
+        pytest.skip("this file system keeps every page; another one for the tests' files brings this back")
+    file.truncate(0)
+    file.pwritev([b"x" * 10], 0)
+    file.pwritev_once([bytes(16 * mmap.PAGESIZE)], 10)
+    assert not is_cached()
     file.close()
 
 
