@@ -529,6 +529,21 @@ TRANSACTION_APPENDS: Final = _own("transaction_appends", COUNTER, "Batches writt
 TRANSACTION_APPENDS_FAILED: Final = _own(
     "transaction_appends_failed", COUNTER, "Those batches that were refused, or whose outcome stayed unknown."
 )
+DELAY_DELIVERED: Final = _own("delay_records_delivered", COUNTER, "Records of delay topics moved to their targets.")
+DELAY_LATE: Final = _own(
+    "delay_lateness_seconds", COUNTER, "Sum over those records of the time from due to the beginning of the move."
+)
+DELAY_CANCELLED: Final = _own("delay_records_cancelled", COUNTER, "Records of delay topics taken out by a cancel.")
+DELAY_DEAD: Final = _own("delay_records_dead", COUNTER, "Records of delay topics moved to dead letters.")
+DELAY_AGAIN: Final = _own(
+    "delay_records_put_off", COUNTER, "Due records appended to their delay topic again, since their target was away."
+)
+DELAY_TRANSACTIONS: Final = _own("delay_transactions", COUNTER, "Transactions that moved records of delay topics.")
+DELAY_FAILED: Final = _own("delay_transactions_failed", COUNTER, "Failed moves, which begin anew from the last mark.")
+DELAY_PENDING: Final = _own(
+    "delay_pending", GAUGE, "Undelivered records that leaders of delay topics remember; those due later are left out."
+)
+DELAY_OVERDUE: Final = _own("delay_overdue_seconds", GAUGE, "For how long the oldest due record has waited.")
 
 ALL_METRICS: Final[Mapping[str, MetricName]] = {
     metric.name: metric for metric in (*globals().values(), *GROUPS_BY_STATE.values()) if isinstance(metric, MetricName)

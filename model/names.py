@@ -14,6 +14,8 @@ AUDIT_TOPIC: Final = "__audit"
 METADATA_LOG: Final = "__cluster_metadata"
 """Kafka's name for the quorum's log: not a topic here, and never one of clients."""
 INTERNAL_TOPICS: Final = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, AUDIT_TOPIC})
+DELAY_PREFIX: Final = "__delay."
+"""Prefix of the transactional ids and groups of delay topics' leaders, which nobody else may use."""
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -38,3 +40,8 @@ def collision_key(name: str) -> str:
 def is_internal(name: str) -> bool:
     """Return whether only the cluster itself writes to this topic."""
     return name in INTERNAL_TOPICS
+
+
+def is_delay_service(name: str) -> bool:
+    """Whether a transactional id or a group belongs to the leaders of a delay topic."""
+    return name.startswith(DELAY_PREFIX)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tidelog.metadata_quorum.image.change import MetadataDelta
 from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.errors import Refusal
-from tidelog.model.names import AUDIT_TOPIC
+from tidelog.model.names import AUDIT_TOPIC, is_delay_service
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.listener_security import MECHANISMS
 from tidelog.proto.calls.acl_api import binding_of
@@ -60,9 +60,13 @@ class Access(NamedTuple):
         return self._allows(operation, ResourceType.TOPIC, name)
 
     def group(self, operation: AclOperation, name: str) -> bool:
+        if is_delay_service(name) and operation is not AclOperation.DESCRIBE:
+            return self.denials_only.cluster(AclOperation.CLUSTER_ACTION)
         return self._allows(operation, ResourceType.GROUP, name)
 
     def transaction(self, operation: AclOperation, name: str) -> bool:
+        if is_delay_service(name) and operation is not AclOperation.DESCRIBE:
+            return self.denials_only.cluster(AclOperation.CLUSTER_ACTION)
         return self._allows(operation, ResourceType.TRANSACTIONAL_ID, name)
 
     def cluster(self, operation: AclOperation) -> bool:

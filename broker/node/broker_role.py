@@ -19,8 +19,10 @@ from tidelog.broker.access.connections import Connections
 from tidelog.broker.access.guard import GuardedReplicas, Replicas, guarded
 from tidelog.broker.access.logins import NodeLogins
 from tidelog.broker.access.nodes import NodeGuard
+from tidelog.broker.access.reserved import reserving
 from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.connection_quotas import ConnectionQuotas
+from tidelog.broker.coordinators.delays.delays import Delays
 from tidelog.broker.coordinators.groups import Groups
 from tidelog.broker.coordinators.peers import Peers
 from tidelog.broker.coordinators.transaction_partitions import TransactionPartitions
@@ -252,13 +254,27 @@ class BrokerRole:
             on_fatal=partial(supervisor.fail, "transaction coordination"),
             newest_connection=lambda: self.kafka_traffic.accepted,
         )
+        self.delays = Delays(
+            config.node_id,
+            self.replicas,
+            view,
+            self._peers.connection,
+            {**self.groups.calls(), **self.transactions.calls()},
+            lambda: self.settings,
+            clock,
+            partial(supervisor.fail, "delay topics"),
+            group_partition=self.groups.coordinator.partition_for,
+            transaction_partition=self.transactions.coordinator.partition_for,
+            create=self._creation.create,
+        )
         view.subscribe(self._on_metadata)
 
     # --- Life ---------------------------------------------------------------------------------------
 
     async def listen(self) -> None:
         """Bind the listeners. Requests are held until the broker is ready. Raises ``OSError``."""
-        calls = held_until(self._ready, guarded(self._calls(), self.access, lambda: self._view.image))
+        reserved = reserving(self._calls(), self._config.replication_listeners, lambda: self._view.image)
+        calls = held_until(self._ready, guarded(reserved, self.access, lambda: self._view.image))
         elsewhere = (
             "controllers and followers belong at the addresses in controller.quorum.voters and "
             "the brokers' registrations"
@@ -356,6 +372,7 @@ class BrokerRole:
             if not let_go:
                 log.warning("no controller confirmed the shutdown in time: stopping anyway")
         self.replicas.fence()  # tells remaining waiters to look for another leader
+        await self.delays.stop()
         await self.transactions.stop()
         await self.groups.stop()
         await self._close_network(CLOSE_GRACE_S)
@@ -374,6 +391,7 @@ class BrokerRole:
 
     def kill(self) -> None:
         """Stop all activity of this broker."""
+        self.delays.kill()
         self.transactions.kill()
         self.groups.kill()
         self.replicas.kill()
@@ -495,6 +513,7 @@ class BrokerRole:
     def _states_applied(self, states: Sequence[PartitionState]) -> None:
         self._assignments.applied(states)
         self._log_ends.applied(states)
+        self.delays.applied(states)
 
     def _is_gone(self, directory_id: DirectoryId) -> bool:
         """Return whether a directory's disk was replaced: it is none of ours, and all of ours are identified."""

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from tidelog.broker import metrics as m
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.client_metrics.telemetry import Telemetry
+from tidelog.broker.coordinators.delays.delays import Delays
 from tidelog.broker.coordinators.link_positions import links_known
 from tidelog.broker.coordinators.transactions import Transactions
 from tidelog.broker.health.facts import Link
@@ -101,6 +102,7 @@ class NodeSource:
             now_ms = time.time_ns() // 1_000_000
             yield from _links(links_known(node.broker.groups.coordinator, node.view.image, now_ms))
             yield from _transactions(node.broker.transactions)
+            yield from _delays(node.broker.delays)
 
     def _loop(self) -> Iterator[Reading]:
         # Pages are made on the loop, so this is its thread.
@@ -313,6 +315,19 @@ def _links(links: Iterable[Link]) -> Iterator[Reading]:
         yield Reading(m.LINK_HEARD_SECONDS, min(one.heard_ms for one in places) / 1000, label)
         yield Reading(m.LINK_PARTITIONS, len(places), label)
         yield Reading(m.LINK_PARTITIONS_STOPPED, sum(bool(one.reason) for one in places), label)
+
+
+def _delays(delays: Delays) -> Iterator[Reading]:
+    counts, movers = delays.counts, delays.movers
+    yield Reading(m.DELAY_DELIVERED, counts.delivered)
+    yield Reading(m.DELAY_LATE, counts.late_ms / 1_000)
+    yield Reading(m.DELAY_CANCELLED, counts.cancelled)
+    yield Reading(m.DELAY_DEAD, counts.dead)
+    yield Reading(m.DELAY_AGAIN, counts.again)
+    yield Reading(m.DELAY_TRANSACTIONS, counts.transactions)
+    yield Reading(m.DELAY_FAILED, counts.failed)
+    yield Reading(m.DELAY_PENDING, sum(mover.pending for mover in movers))
+    yield Reading(m.DELAY_OVERDUE, max((mover.overdue_ms for mover in movers), default=0) / 1_000)
 
 
 def _transactions(transactions: Transactions) -> Iterator[Reading]:

@@ -23,6 +23,7 @@ from tidelog.client.fetching.offset_lookup import look_up
 from tidelog.client.fetching.raw_fetch import RawFetcher
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
+from tidelog.model.names import is_delay_service
 from tidelog.proto.calls.acl_api import AclEntry, entry_of
 from tidelog.proto.calls.api import EARLIEST_TIMESTAMP, ConfigResource
 from tidelog.proto.records.batches import split_batches
@@ -185,6 +186,7 @@ class BackupMaker(AsyncAdmin):
         groups = {
             group: tuple(one for one in offsets if one.partition < kept.get(one.topic, 0))
             for group, offsets in cut.groups.items()
+            if not is_delay_service(group)  # it names the topic by its id, which a restored one has not
         }
         quotas = await self.describe_client_quotas()
         users = await self.describe_user_scram_credentials()

@@ -31,10 +31,10 @@ from tidelog.client.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
-from tidelog.client.fetching.committed_reads import Aborted, Passed, without_aborted
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.model.ids import NO_NODE, NodeId, Offset, TopicId, TopicPartition
 from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.committed_reads import Aborted, Passed, without_aborted
 
 UNKNOWN: Final = -1
 

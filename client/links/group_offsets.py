@@ -12,6 +12,7 @@ from tidelog.client.links.linked import LinkAdmin
 from tidelog.client.links.source import Source
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
+from tidelog.model.names import is_delay_service
 
 NOT_OURS: Final = frozenset(
     {
@@ -47,7 +48,8 @@ async def copy_offsets(
     admin: LinkAdmin, source: Source, definition: LinkDefinition, ends: Mapping[TopicPartition, int]
 ) -> dict[str, str]:
     """Copy once. ``ends``: where the link's partitions end at the target. Returns what went wrong, by group."""
-    names = [name for name in await source.groups() if definition.takes_group(name)]
+    groups = [name for name in await source.groups() if definition.takes_group(name)]
+    names = [name for name in groups if not is_delay_service(name)]  # those of leaders there mean nothing here
     theirs = await source.committed(names)
     relevant = {name: offsets for name, offsets in theirs.items() if offsets.keys() & ends.keys()}
     problems: dict[str, str] = {}

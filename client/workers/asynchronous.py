@@ -85,7 +85,7 @@ class AsyncWorkers:
         try:
             async with self._new_consumer() as self._consumer:
                 self._consumer.subscribe(plan.topics, listener=Owning(self._own, self._give_back, self._disown))
-                if plan.dead_letters is not None:
+                if plan.writes:
                     self._producer = self._new_producer()
                     await self._producer.start()
                     await self._producer.init_transactions()
@@ -183,12 +183,12 @@ class AsyncWorkers:
         plan = self._plan
         async with self._changed:
             letters = plan.letters()
-        if letters is None or self._producer is None or self._consumer is None or plan.dead_letters is None:
+        if letters is None or self._producer is None or self._consumer is None:
             return
         try:
             async with self._producer.transaction() as producer:
                 for letter in letters.arguments:
-                    await producer.send(plan.dead_letters, **letter)
+                    await producer.send(**letter)
                 await producer.send_offsets_to_transaction(letters.offsets, self._consumer.group_metadata())
         except TidelogError as error:
             async with self._changed:

@@ -1,50 +1,109 @@
-"""The copy of an unprocessable record, for a dead letter topic.
+"""The copy of a record that could not be processed: for a topic of its own, or to come again later.
 
-Key, value and headers are kept, in order. Added headers have Kafka's names where Kafka has them (KIP-1191), so that
-other tools find the origin.
+Key, value and headers stay as they are, in order. What is added to a dead letter has Kafka's names where Kafka has them
+(KIP-1191), so that other tools find the origin.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.workers.board import Work
 from tidelog.client.workers.handling import Failure
+from tidelog.model.message_headers import (
+    DELAY_DUE,
+    DELAY_ID,
+    DELAY_MS,
+    DELAY_TIMESTAMP,
+    DELIVER_TO,
+    DLQ_ERRORS,
+    DLQ_OWN,
+    RETRY_OWN,
+)
 from tidelog.proto.records.walk import RecordHeaders
 
 MESSAGE_MAX: Final = 512
-_PREFIX: Final = "__dlq.errors."
-_OURS: Final = "tidelog-dlq-"
+_PREFIX: Final = DLQ_ERRORS
+_OURS: Final = DLQ_OWN
 REDRIVES: Final = "tidelog-redrives"
 """The header that counts how often a record was moved back to its topic."""
 
 
-def dead_letter(work: Work, failure: Failure, *, group_id: str, now_ms: int) -> dict[str, Any]:
-    """Return arguments for ``Producer.send``, without the topic."""
-    record = work.record
-    headers: RecordHeaders = tuple(
-        (name, value) for name, value in record.headers if not name.startswith((_PREFIX, _OURS))
-    )
+class Past(NamedTuple):
+    """What a record went through before: the first place where a handler had it, and how often one has raised."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    failures: int = 0
+    first_failed_ms: int = 0
+
+
+def past_of(record: ConsumerRecord) -> Past:
+    """As the copy says that came again; the record's own place without."""
+    told = {name.removeprefix(RETRY_OWN): value for name, value in record.headers if name.startswith(RETRY_OWN)}
+    try:
+        return Past(
+            told["topic"].decode(),  # type: ignore[union-attr]
+            *(int(told[name] or b"") for name in ("partition", "offset", "timestamp", "attempt", "first-failed-at")),
+        )
+    except (KeyError, ValueError, AttributeError):
+        return Past(record.topic, record.partition, record.offset, record.timestamp)
+
+
+_ADDED: Final = (_PREFIX, _OURS)
+_ADDED_TO_RETRIES: Final = (*_ADDED, RETRY_OWN, DELAY_ID, DELAY_DUE, DELAY_TIMESTAMP)
+
+
+def _own_headers(record: ConsumerRecord) -> RecordHeaders:
+    """Those that the record had at first."""
+    came_again = any(name.startswith(RETRY_OWN) for name, _ in record.headers)
+    added = _ADDED_TO_RETRIES if came_again else _ADDED
+    return tuple((name, value) for name, value in record.headers if not name.startswith(added))
+
+
+def _copy(topic: str, record: ConsumerRecord, added: dict[str, object]) -> dict[str, Any]:
+    encoded = ((name, str(value).encode()) for name, value in added.items())
+    headers = [*_own_headers(record), *encoded]
+    return {"topic": topic, "value": record.value, "key": record.key, "headers": headers}
+
+
+def comes_again(work: Work, through: str, back: str, wait_ms: int, *, now_ms: int) -> dict[str, Any]:
+    """Arguments for ``Producer.send``: a record of the delay topic ``through`` that arrives in ``back``."""
+    past = past_of(work.record)
+    added: dict[str, object] = {
+        DELAY_MS: wait_ms,
+        DELIVER_TO: back,
+        f"{RETRY_OWN}attempt": past.failures + 1,
+        f"{RETRY_OWN}first-failed-at": past.first_failed_ms or now_ms,
+        f"{RETRY_OWN}topic": past.topic,
+        f"{RETRY_OWN}partition": past.partition,
+        f"{RETRY_OWN}offset": past.offset,
+        f"{RETRY_OWN}timestamp": past.timestamp,
+    }
+    return _copy(through, work.record, added)
+
+
+def dead_letter(topic: str, work: Work, failure: Failure, *, group_id: str, now_ms: int) -> dict[str, Any]:
+    """Arguments for ``Producer.send``."""
+    past = past_of(work.record)
     added = {
-        f"{_PREFIX}topic": record.topic,
-        f"{_PREFIX}partition": record.partition,
-        f"{_PREFIX}offset": record.offset,
+        f"{_PREFIX}topic": past.topic,
+        f"{_PREFIX}partition": past.partition,
+        f"{_PREFIX}offset": past.offset,
         f"{_PREFIX}group": group_id,
-        f"{_PREFIX}delivery.count": work.failures + 1,
+        f"{_PREFIX}delivery.count": past.failures + work.failures + 1,
         f"{_PREFIX}message": failure.message[:MESSAGE_MAX],
         f"{_OURS}reason": failure.reason,
         f"{_OURS}exception": failure.exception,
         f"{_OURS}stack": failure.stack,
-        f"{_OURS}timestamp": record.timestamp,
-        f"{_OURS}first-failed-at": work.first_failed_ms or now_ms,
+        f"{_OURS}timestamp": past.timestamp,
+        f"{_OURS}first-failed-at": past.first_failed_ms or work.first_failed_ms or now_ms,
         f"{_OURS}last-failed-at": now_ms,
     }
-    return {
-        "value": record.value,
-        "key": record.key,
-        "headers": [*headers, *((name, str(value).encode()) for name, value in added.items())],
-    }
+    return _copy(topic, work.record, added)
 
 
 class Letter:

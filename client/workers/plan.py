@@ -14,7 +14,7 @@ from tidelog.client.errors import ConfigError, TidelogError
 from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.workers.board import Board, OrderedBy, Work
-from tidelog.client.workers.dead_letters import dead_letter
+from tidelog.client.workers.dead_letters import comes_again, dead_letter, past_of
 from tidelog.client.workers.handling import Failure, Handler, Handling
 from tidelog.client.workers.retry import ONCE, RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
@@ -50,11 +50,13 @@ class WorkersCounts:
 
 
 class Letters(NamedTuple):
-    """Dead letters: the records, the arguments for ``Producer.send`` without the topic, the commit."""
+    """Copies of records that are not tried here any more: the records, the arguments for ``Producer.send``, the
+    commit. ``dead`` of them are dead letters, the others come again."""
 
     works: list[Work]
     arguments: list[dict[str, Any]]
     offsets: dict[TopicPartition, OffsetAndMetadata]
+    dead: int
 
 
 class Plan:
@@ -80,6 +82,8 @@ class Plan:
         self.clock: Final = clock or SystemClock()
         self.rng: Final = rng or random.Random()
         self.topics: Final = [topics] if isinstance(topics, str) else list(topics)
+        if retry is not None and retry.back is not None and retry.back not in self.topics:
+            self.topics.append(retry.back)
         self.group_id: Final = group_id
         self.workers: Final = workers
         self.retry: Final = retry or ONCE
@@ -180,13 +184,33 @@ class Plan:
         log.info(
             "%s: the handler failed at offset %d: %s", work.record.topic_partition, work.record.offset, failure.message
         )
-        wait_ms = self.retry.wait_ms(work.failures + 1, self.rng) if failure.reason == "attempts" else None
-        if wait_ms is None:
+        wait_ms = self._wait_ms(work, failure)
+        if wait_ms is None or self.retry.through is not None:
             self._given_up[work] = failure
             return False
         board.again(work, self.clock.monotonic_ms() + wait_ms, self.clock.now_ms())
         counts.retried += 1
         return True
+
+    def _wait_ms(self, work: Work, failure: Failure) -> int | None:
+        failures = past_of(work.record).failures + work.failures + 1
+        return self.retry.wait_ms(failures, self.rng) if failure.reason == "attempts" else None
+
+    @property
+    def writes(self) -> bool:
+        """Whether a producer is needed."""
+        return self.dead_letters is not None or self.retry.through is not None
+
+    def _argument(self, work: Work, now_ms: int) -> dict[str, Any] | None:
+        """The record's copy; ``None`` without a topic for it."""
+        failure, retry = self._given_up[work], self.retry
+        if retry.through is not None and retry.back is not None:
+            wait_ms = self._wait_ms(work, failure)
+            if wait_ms is not None:
+                return comes_again(work, retry.through, retry.back, wait_ms, now_ms=now_ms)
+        if self.dead_letters is None:
+            return None
+        return dead_letter(self.dead_letters, work, failure, group_id=self.group_id, now_ms=now_ms)
 
     def news(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return what to commit: for these partitions, or for all."""
@@ -199,13 +223,16 @@ class Plan:
         self._given_up = {work: failure for work, failure in self._given_up.items() if self.board.is_current(work)}
         if not self._given_up:
             return None
-        if self.dead_letters is None:
-            self.end(next(iter(self._given_up.values())).raised())
-            return None
-        works, offsets = self.board.given_up(list(self._given_up)[:DEAD_LETTERS_AT_ONCE])
         now_ms = self.clock.now_ms()
-        arguments = [dead_letter(work, self._given_up[work], group_id=self.group_id, now_ms=now_ms) for work in works]
-        return Letters(works, arguments, offsets) if works else None
+        copies = {work: self._argument(work, now_ms) for work in list(self._given_up)[:DEAD_LETTERS_AT_ONCE]}
+        for work, copy in copies.items():
+            if copy is None:
+                self.end(self._given_up[work].raised())
+                return None
+        works, offsets = self.board.given_up(copies)
+        arguments = [copy for work in works if (copy := copies[work]) is not None]
+        dead = sum(argument["topic"] == self.dead_letters for argument in arguments)
+        return Letters(works, arguments, offsets, dead) if works else None
 
     def buried(self, letters: Letters) -> None:
         """Note that these, and the commit with them, are written."""
@@ -214,7 +241,8 @@ class Plan:
         for work in letters.works:
             self.board.finish(work)
             self._given_up.pop(work, None)
-        self.counts.dead += len(letters.works)
+        self.counts.dead += letters.dead
+        self.counts.retried += len(letters.works) - letters.dead
 
     def aborted(self, error: TidelogError) -> float:
         """Return seconds to wait before the dead letters are written again. If that is of no use, end the program."""

@@ -51,7 +51,7 @@ class Workers(BlockingWorkers):
         try:
             with self._new_consumer() as self._consumer:
                 self._consumer.subscribe(plan.topics, listener=Owning(self._own, self._give_back, self._disown))
-                if plan.dead_letters is not None:
+                if plan.writes:
                     self._producer = self._new_producer()
                     self._producer.init_transactions()
                 self._start_workers(self._work)
@@ -111,12 +111,12 @@ class Workers(BlockingWorkers):
         plan = self._plan
         with self._changed:
             letters = plan.letters()
-        if letters is None or self._producer is None or self._consumer is None or plan.dead_letters is None:
+        if letters is None or self._producer is None or self._consumer is None:
             return
         try:
             with self._producer.transaction() as producer:
                 for letter in letters.arguments:
-                    producer.send(plan.dead_letters, **letter)
+                    producer.send(**letter)
                 producer.send_offsets_to_transaction(letters.offsets, self._consumer.group_metadata())
         except TidelogError as error:
             with self._changed:

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, Protocol
 
 from tidelog.client.errors import OffsetOutOfRangeError
-from tidelog.client.fetching.committed_reads import Passed, without_aborted
 from tidelog.console.reading.filters import Filter
 from tidelog.console.reading.rows import ABORTED, COMMITTED, OPEN, PREVIEW, Cut, control_row, row, unreadable_row
 from tidelog.console.schemas.view import View
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.records.batches import Batch, split_batches
+from tidelog.proto.records.committed_reads import Passed, without_aborted
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 from tidelog.proto.records.decoder import decode_records
 from tidelog.proto.transport.frames import FetchedPartition

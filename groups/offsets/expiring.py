@@ -18,6 +18,7 @@ from tidelog.groups.state.shard_state import EXPIRY_KEY, ShardState
 from tidelog.groups.state.transitions import GroupState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.moment import Moment
+from tidelog.model.names import is_delay_service
 from tidelog.proto.calls.group_api import DeletedGroup
 from tidelog.proto.logs.coordinator_records import (
     NO_TIMESTAMP,
@@ -84,7 +85,7 @@ class Expiring:
         """Return whether an offset has expired. The time counts from when the group became empty. For a simple group,
         and for a topic that a stable consumer group no longer subscribes to, it counts from the commit. An old-style
         expire timestamp decides alone."""
-        if group.is_subscribed(topic):
+        if group.is_subscribed(topic) or is_delay_service(group.group_id):
             return False
         since = value.commit_timestamp
         if group.protocol_type is not None:

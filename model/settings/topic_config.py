@@ -57,6 +57,20 @@ class TopicConfig:
     compression_type: str = text(
         PRODUCER_COMPRESSION, "Codec of stored batches; 'producer' keeps the producer's.", choices=COMPRESSION_TYPES
     )
+    delay_dead_letter_topic: str = text("", "Where a delay topic's records go that cannot be delivered.")
+    delay_enable: bool = boolean(
+        False,
+        "Whether this is a delay topic: its leaders move each record to another topic once it is due, and keep it "
+        "until then, whatever retention says.",
+    )
+    delay_pending_max: int = long(
+        10_000_000,
+        "Most records that a delay topic's partition holds from its oldest undelivered one on; more are refused.",
+        at_least=1,
+    )
+    delay_sources: tuple[str, ...] = listing((), "The delay topics whose records may be moved to this topic.")
+    delay_target: str = text("", "Where records of a delay topic go that name no topic themselves.")
+    delay_targets: tuple[str, ...] = listing((), "Further topics that records of a delay topic may name.")
     delete_retention_ms: int = long(DAY_MS, "How long a compacted topic keeps tombstones.", at_least=0)
     file_delete_delay_ms: int = long(60_000, "How long a deleted file stays on disk.", at_least=0)
     flush_messages: int = long(
@@ -157,7 +171,8 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        return DELETE in self.cleanup_policy
+        """Whether old segments go. Those of a delay topic stay until their records were moved."""
+        return DELETE in self.cleanup_policy and not self.delay_enable
 
     @property
     def takes_link(self) -> bool:
@@ -186,6 +201,21 @@ class TopicConfig:
         if self.segment_jitter_ms > self.segment_ms and "segment.jitter.ms" in given:
             raise ConfigError(
                 f"segment.jitter.ms: expected at most segment.ms ({self.segment_ms}), found {self.segment_jitter_ms}"
+            )
+        if self.delay_enable:
+            self._check_delay()
+
+    def _check_delay(self) -> None:
+        if self.compacts:
+            raise ConfigError("delay.enable: expected a topic that is not compacted, found cleanup.policy compact")
+        if self.message_timestamp_type != LOG_APPEND_TIME:
+            raise ConfigError(
+                f"delay.enable: expected message.timestamp.type {LOG_APPEND_TIME}, since delays count from when a "
+                f"leader took the record, found {self.message_timestamp_type}"
+            )
+        if not self.delay_dead_letter_topic:
+            raise ConfigError(
+                "delay.enable: expected delay.dead.letter.topic, for records that cannot be delivered, found none"
             )
 
 

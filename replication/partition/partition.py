@@ -269,6 +269,8 @@ class Partition:
             return refusal
         if self.state.config.link_name and origin is Origin.CLIENT:
             return Refusal(ErrorCode.INVALID_REQUEST, f"{self.state.topic}: {self.state.config.link_fault('')}")
+        if self.state.config.delay_enable and origin is Origin.CLIENT and (fault := self._delay_fault()):
+            return Refusal(ErrorCode.POLICY_VIOLATION, fault)
         if acks == -1 and (in_sync := len(leading.isr.committed)) < self.min_isr:
             return Refusal(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
@@ -283,6 +285,16 @@ class Partition:
             else:
                 self.advance(now_ms)
         return appended
+
+    def _delay_fault(self) -> str:
+        """Why a delay topic takes no more; "" if it does. What is done is deleted from its log's start."""
+        most, found = self.state.config.delay_pending_max, self.log.log_end_offset - self.log.log_start_offset
+        if found < most:
+            return ""
+        return (
+            f"expected fewer than delay.pending.max ({most}) records of {self.state.topic}-{self.state.partition} "
+            f"from the oldest undelivered one on, found {found}: they go as they fall due"
+        )
 
     def import_batches(self, data: Buffer, now_ms: int, wall_ms: int, *, bulk: bool = False) -> LogAppend | Refusal:
         """Append a backup's or a link's batches at their existing offsets, which may have gaps; batches before the

@@ -47,6 +47,12 @@ KAFKA_TOPIC_DEFAULTS = {
     "index.interval.bytes": "4096",
     "leader.replication.throttled.replicas": "",
     # Ours
+    "delay.dead.letter.topic": "",
+    "delay.enable": "false",
+    "delay.pending.max": "10000000",
+    "delay.sources": "",
+    "delay.target": "",
+    "delay.targets": "",
     "link.name": "",
     "link.source": "",
     "link.state": "active",
@@ -76,7 +82,7 @@ def test_topic_defaults_are_kafkas() -> None:
 
 def test_every_topic_setting_has_its_broker_default() -> None:
     own = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-    own |= {"link.name", "link.source", "link.state"}
+    own |= {name for name in TOPIC_CONFIG_DEF.settings if name.startswith(("delay.", "link."))}
     assert set(BROKER_SYNONYMS) | own == set(TOPIC_CONFIG_DEF.settings), "these make sense for their topic alone"
     assert set(BROKER_SYNONYMS.values()) <= set(NODE_CONFIG_DEF.settings)
     assert NodeConfig.parse(ONE).topic_defaults() == TopicConfig()

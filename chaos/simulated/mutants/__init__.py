@@ -11,6 +11,7 @@ from tidelog.chaos.simulated.mutants.compaction_mutants import MUTANTS as _COMPA
 from tidelog.chaos.simulated.mutants.consumer_group_mutants import MUTANTS as _CONSUMER_GROUPS
 from tidelog.chaos.simulated.mutants.credential_mutants import MUTANTS as _CREDENTIALS
 from tidelog.chaos.simulated.mutants.damage_mutants import MUTANTS as _DAMAGE
+from tidelog.chaos.simulated.mutants.delay_mutants import MUTANTS as _DELAYS
 from tidelog.chaos.simulated.mutants.group_mutants import MUTANTS as _GROUPS
 from tidelog.chaos.simulated.mutants.link_mutants import MUTANTS as _LINKS
 from tidelog.chaos.simulated.mutants.log_mutants import MUTANTS as _LOG
@@ -39,6 +40,7 @@ ALL: tuple[Mutant, ...] = (
     *_COMPACTION,
     *_TRANSACTIONS,
     *_SINKS,
+    *_DELAYS,
     *_SPARK,
     *_DAMAGE,
     *_ANSWERS,

@@ -186,7 +186,7 @@ MUTANTS: Final = (
         id="aborted-is-shown",
         rule="only what counts",
         what="The consumer ignores the list of aborted transactions.",
-        module="tidelog.client.fetching.committed_reads",
+        module="tidelog.proto.records.committed_reads",
         old="            elif batch.is_transactional:\n",
         new="            elif batch.base_offset < 0:\n",
     ),

@@ -61,6 +61,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "credentials": _cluster("CREDENTIALS"),
         "versions": _cluster("VERSIONS", "tidelog.chaos.simulated.scenarios.versions"),
         "links": _cluster("LINKS", "tidelog.chaos.simulated.scenarios.links"),
+        "delay": _cluster("DELAY", "tidelog.chaos.simulated.scenarios.delays"),
         "spark": _cluster("SPARK", "tidelog.chaos.simulated.scenarios.spark"),
     }
 )

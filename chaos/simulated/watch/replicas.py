@@ -206,6 +206,8 @@ class ReplicaWatch:
         known = {}
         for producer in log.producers.all():
             offset = producer.runs[-1].last_offset if producer.runs else -1
+            if 0 <= offset < log.log_start_offset and producer.transaction_offset < 0:
+                continue  # its records were deleted, and it is not forgotten
             known[producer.producer_id] = KnownProducer(
                 producer.epoch, producer.last_sequence, offset, producer.transaction_offset
             )

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.client.scripted_broker import Partition, ScriptedCluster, on_a_virtual_cluster
 from tests.virtual_time import LoopClock
 from tidelog.aio import Consumer, Producer, TopicPartition
-from tidelog.client.fetching.committed_reads import Passed, without_aborted
 from tidelog.proto.records.batches import Batch
+from tidelog.proto.records.committed_reads import Passed, without_aborted
 from tidelog.proto.records.decoder import decode_records
 from tidelog.proto.records.encoder import encode_values
 

@@ -1,0 +1,131 @@
+"""What a record of a delay topic asks for, and where it goes: by table."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.broker.coordinators.delays.orders import (
+    AGAIN,
+    ATTEMPTS_MAX,
+    DEAD,
+    DELIVERED,
+    Router,
+    Sent,
+    Target,
+    asked_of,
+)
+from tidelog.model.ids import TopicPartition
+from tidelog.model.settings.config_def import ConfigError
+from tidelog.model.settings.topic_config import TopicConfig
+from tidelog.proto.records.decoder import Record
+
+APPENDED_MS = 1_000_000
+LATER = TopicPartition("later", 0)
+CONFIG = TopicConfig(delay_enable=True, delay_target="bills", delay_dead_letter_topic="dead")
+OPEN = TopicConfig(delay_sources=("later",))
+
+
+def record(offset: int = 7, **told: object) -> Record:
+    headers = tuple(("tidelog-" + name.replace("_", "-"), str(value).encode()) for name, value in told.items())
+    return Record(offset, APPENDED_MS, b"k", b"v", headers)
+
+
+@pytest.mark.parametrize(
+    ("told", "due_ms"),
+    [
+        ({"delay_ms": 5}, APPENDED_MS + 5),
+        ({"deliver_at": APPENDED_MS + 9, "delay_ms": 5}, APPENDED_MS + 9),
+        ({"deliver_at": 3}, APPENDED_MS),  # not before it was there
+        ({"delay_ms": 5, "delay_again": f"{APPENDED_MS + 70},1,3,{APPENDED_MS - 50}"}, APPENDED_MS + 70),
+    ],
+)
+def test_when_it_is_due(told: dict[str, object], due_ms: int) -> None:
+    asked = asked_of(record(**told))
+    assert (asked.due_ms, asked.fault) == (due_ms, "")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"delay_ms": -1},
+        {"delay_ms": "1.5"},
+        {"deliver_at": "9" * 30},
+        {"delay_ms": 366 * 86_400_000},
+        {"cancel": "x"},
+    ],
+)
+def test_what_cannot_be_read_is_due_at_once(told: dict[str, object]) -> None:
+    asked = asked_of(record(**told))
+    assert asked.due_ms == APPENDED_MS
+    assert "expected" in asked.fault
+
+
+def test_a_cancel_asks_for_nothing_else() -> None:
+    assert asked_of(record(cancel=3)).cancels == 3
+
+
+def sent(told: dict[str, object], *targets: Target, now_ms: int = APPENDED_MS + 10, refusal: str = "") -> Sent | str:
+    known = {target.name: target for target in targets}
+    found = record(**told)
+    return Router(LATER, CONFIG, known.get, now_ms).route(found, asked_of(found), refusal)
+
+
+BILLS, DEAD_TOPIC = Target("bills", 1, OPEN), Target("dead", 1, OPEN)
+AWAY = Target("bills", 1, OPEN, frozenset({0}))
+
+
+def test_a_record_whose_target_is_away_is_put_off_and_keeps_its_origin() -> None:
+    put_off = sent({"delay_ms": 5}, AWAY, DEAD_TOPIC)
+    assert isinstance(put_off, Sent)
+    assert (put_off.kind, put_off.to) == (AGAIN, LATER)
+    again = Record(20, APPENDED_MS + 11, put_off.key, put_off.value, put_off.headers)
+    asked = asked_of(again)
+    assert (asked.attempt, asked.first_offset, asked.first_ms) == (1, 7, APPENDED_MS)
+    assert asked.due_ms == APPENDED_MS + 10 + 1_000
+    arrived = Router(LATER, CONFIG, {"bills": BILLS}.get, asked.due_ms).route(again, asked)
+    assert isinstance(arrived, Sent)
+    assert arrived.kind == DELIVERED
+    assert dict(arrived.headers)["tidelog-delay-id"] == b"later-0-7"
+    assert "tidelog-delay-again" not in dict(arrived.headers)
+
+
+def test_after_many_attempts_it_is_a_dead_letter() -> None:
+    told = {"delay_ms": 5, "delay_again": f"{APPENDED_MS},{ATTEMPTS_MAX},7,{APPENDED_MS}"}
+    dead = sent(told, AWAY, DEAD_TOPIC)
+    assert isinstance(dead, Sent)
+    assert (dead.kind, dead.to.topic) == (DEAD, "dead")
+
+
+def test_what_the_target_refused_is_a_dead_letter_that_says_so() -> None:
+    dead = sent({"delay_ms": 5}, BILLS, DEAD_TOPIC, refusal="bills-0 refused it: MESSAGE_TOO_LARGE")
+    assert isinstance(dead, Sent)
+    assert b"MESSAGE_TOO_LARGE" in (dict(dead.headers)["__dlq.errors.message"] or b"")
+
+
+@pytest.mark.parametrize("letters", [(), (Target("dead", 1, TopicConfig()),)])
+def test_without_dead_letters_it_stays(letters: tuple[Target, ...]) -> None:
+    kept = sent({}, BILLS, *letters)
+    assert isinstance(kept, str)
+    assert "delay.dead.letter.topic" in kept
+
+
+GOOD = {
+    "delay.enable": "true",
+    "delay.dead.letter.topic": "dead",
+    "message.timestamp.type": "LogAppendTime",
+}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"cleanup.policy": "compact"}, "not compacted"),
+        ({"message.timestamp.type": "CreateTime"}, "LogAppendTime"),
+        ({"delay.dead.letter.topic": ""}, "delay.dead.letter.topic"),
+    ],
+)
+def test_settings_of_a_delay_topic_fit_together(changed: dict[str, str], message: str) -> None:
+    assert not TopicConfig.parse(GOOD).deletes, "nothing goes before it is delivered"
+    with pytest.raises(ConfigError, match=message):
+        TopicConfig.parse({**GOOD, **changed})

@@ -1,0 +1,63 @@
+"""Retries through a delay topic: a record that fails comes again later, and holds up nobody meanwhile."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tidelog import ConsumerRecord, RetryPolicy
+
+from .test_workers import Cluster, Running, cluster, fill, letters, topic, workers
+
+__all__ = ["cluster", "topic"]
+
+
+def test_what_fails_comes_again_later_and_ends_as_a_dead_letter_of_its_first_place(
+    cluster: Cluster, topic: str
+) -> None:
+    later, back, dead = f"later.{topic}", f"retry.{topic}", f"dlq.{topic}"
+    for name in (back, dead):
+        cluster.create_topic(name, config={"delay.sources": later})
+    cluster.create_topic(
+        later,
+        config={
+            "delay.enable": "true",
+            "delay.targets": back,
+            "delay.dead.letter.topic": dead,
+            "message.timestamp.type": "LogAppendTime",
+        },
+    )
+    fill(cluster, topic, 6, keys=1)
+    handled: list[tuple[str, int]] = []
+    mended, over = threading.Event(), threading.Event()
+
+    def handler(record: ConsumerRecord) -> None:
+        number = int(record.value or b"")
+        handled.append((record.topic, number))
+        if number == 1 and record.topic == topic:
+            raise OSError("not now")
+        if number == 2:
+            if sum(found == 2 for _, found in handled) == 3:
+                over.set()
+            raise OSError("never")
+        if number == 1:
+            mended.set()
+
+    policy = RetryPolicy(attempts=3, backoff_ms=200, through=later, back=back)
+    running = Running(workers(cluster, topic, handler, retry=policy, dead_letters=dead))
+    while not (mended.is_set() and over.is_set() and running.of.counts.dead):
+        running.check()
+    running.of.stop()
+    counts = running.ended()
+    assert [number for at, number in handled if at == topic] == [0, 1, 2, 3, 4, 5], "nobody waited"
+    assert (counts.handled, counts.retried, counts.dead) == (5, 3, 1)
+    [letter] = letters(cluster, dead)
+    told = {name: (value or b"").decode() for name, value in letter.headers}
+    assert (told["__dlq.errors.topic"], told["__dlq.errors.delivery.count"]) == (topic, "3")
+    assert not [name for name in told if name.startswith(("tidelog-retry-", "tidelog-delay-"))]
+
+
+def test_half_a_way_is_none() -> None:
+    with pytest.raises(ValueError, match="expected both topics or neither"):
+        RetryPolicy(through="later")
