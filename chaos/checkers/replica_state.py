@@ -118,16 +118,22 @@ def producers_apart(
     known: Mapping[int, KnownProducer],
     stored: Mapping[int, KnownProducer],
     *,
+    log_start: int = 0,
     may_expire: bool = False,
 ) -> list[str]:
     """Compare a replica's producer state with what its log says.
 
+    ``log_start``: what was known from deleted records and markers below it may still be known.
     ``may_expire``: producers without an open transaction may be forgotten.
     """
     found = []
     for producer_id in sorted({*known, *stored}):
         has, due = known.get(producer_id), stored.get(producer_id)
         if may_expire and has is None and due is not None and due.open_since < 0:
+            continue
+        if has is not None and due is None and has.open_since < 0 and has.offset < log_start and log_start > 0:
+            continue
+        if has is not None and due == has._replace(sequence=-1, offset=-1) and 0 <= has.offset < log_start:
             continue
         if has != due:
             found.append(

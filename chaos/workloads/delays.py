@@ -109,6 +109,7 @@ class DelayReader(Incarnation):
                         record.offset,
                         (int(partition or -1), int(offset or -1)),
                         int(told.get(DELAY_DUE, 0)),
+                        record.timestamp,
                         seen_ms,
                     )
                 )

@@ -17,8 +17,8 @@ SENDS = [
     DelayedSend(b"cancel", Outcome.OK, 20, cancels=b"gone"),
     DelayedSend(b"refused", Outcome.FAILED, 10),
 ]
-A = Arrival(b"a", ("bills", 0), 0, (0, 0), 10_000, 10_050)
-B = Arrival(b"b", ("bills", 0), 1, (0, 1), 20_000, 20_050)
+A = Arrival(b"a", ("bills", 0), 0, (0, 0), 10_000, 10_000, 10_050)
+B = Arrival(b"b", ("bills", 0), 1, (0, 1), 20_000, 20_000, 20_050)
 
 
 def judge(*arrivals: Arrival, ahead_ms: int = 0) -> list[str]:
@@ -50,6 +50,16 @@ def test_what_is_wrong_is_found(arrivals: tuple[Arrival, ...], wrong: str) -> No
     found = judge(*arrivals)
     assert len(found) == 1, found
     assert wrong in found[0]
+
+
+def test_what_was_put_off_comes_by_its_later_time() -> None:
+    put_off = A._replace(offset=5, moved_ms=20_000, seen_ms=30_000)
+    tied = B._replace(origin=(0, 0)), put_off._replace(origin=(0, 1))
+    assert judge(B, put_off) == judge(*tied) == []
+    assert "10000 ms early" in judge(B, put_off._replace(seen_ms=10_000))[0]
+    assert "b'a' came after b'b'" in judge(B._replace(moved_ms=30_000, seen_ms=30_000), put_off)[0]
+    cancelled = Arrival(b"gone", ("bills", 0), 3, (0, 3), 3_000, 9_000, 9_000)
+    assert judge(A, B._replace(offset=7), cancelled) == [], "it was due, and put off, when its cancel came"
 
 
 def test_a_clock_that_was_ahead_excuses_as_much() -> None:

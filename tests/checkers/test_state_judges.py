@@ -74,6 +74,16 @@ class TestProducers:
         assert producers_of([plain]) == {7: KnownProducer(0, -1, -1, open_since=5)}
         assert producers_of([ProducedBatch(7, 0, 4, 4), plain]) == {7: KnownProducer(0, 4, 4, open_since=5)}
 
+    def test_what_was_deleted_from_the_start_of_the_log_may_still_be_known(self) -> None:
+        marker_alone, has = KnownProducer(1, -1, -1), KnownProducer(1, 4, 4)
+        for known, stored in (({7: has}, {}), ({7: marker_alone}, {}), ({7: has}, {7: marker_alone})):
+            assert producers_apart(P, N1, known, stored, log_start=5) == []
+            assert producers_apart(P, N1, known, stored) != []
+        assert producers_apart(P, N1, {7: has}, {}, log_start=4) != [], "its record is not below the start"
+        assert producers_apart(P, N1, {7: has._replace(open_since=3)}, {}, log_start=5) != []
+        assert producers_apart(P, N1, {7: has}, {7: KnownProducer(2, -1, -1)}, log_start=5) != []
+        assert producers_apart(P, N1, {}, {7: has}, log_start=5) != []
+
     def test_who_has_nothing_open_may_expire(self) -> None:
         assert producers_apart(P, N1, {}, {7: KnownProducer(0, 4, 4)}, may_expire=True) == []
         assert producers_apart(P, N1, {}, {7: KnownProducer(0, 4, 4)}) != []

@@ -52,7 +52,9 @@ class Asked(NamedTuple):
     first_offset: Offset = Offset(-1)
     """Where the record stood when its client wrote it,"""
     first_ms: int = -1
-    """and when it was appended there."""
+    """when it was appended there,"""
+    first_due_ms: int = -1
+    """and when it was due, before anything put it off."""
     fault: str = ""
 
 
@@ -81,6 +83,7 @@ def asked_of(record: Record) -> Asked:
         attempt,
         Offset(first_offset),
         first_ms,
+        max(due_ms, first_ms),
     )
 
 
@@ -215,7 +218,7 @@ class Router:
     def _delivered(self, to: TopicPartition, record: Record, asked: Asked) -> Sent:
         added = {
             DELAY_ID: f"{self._source}-{asked.first_offset}",
-            DELAY_DUE: asked.due_ms,
+            DELAY_DUE: asked.first_due_ms,
             DELAY_TIMESTAMP: asked.first_ms,
         }
         headers = tuple(pair for pair in record.headers if pair[0] not in _OURS)

@@ -206,13 +206,12 @@ class ReplicaWatch:
         known = {}
         for producer in log.producers.all():
             offset = producer.runs[-1].last_offset if producer.runs else -1
-            if 0 <= offset < log.log_start_offset and producer.transaction_offset < 0:
-                continue  # its records were deleted, and it is not forgotten
             known[producer.producer_id] = KnownProducer(
                 producer.epoch, producer.last_sequence, offset, producer.transaction_offset
             )
         may_expire = self._may_expire or self._cluster.clock_spread_ms > 0
-        self._tell(producers_apart(key, node_id, known, stored, may_expire=may_expire))
+        start = log.log_start_offset
+        self._tell(producers_apart(key, node_id, known, stored, log_start=start, may_expire=may_expire))
 
     def compare_logs(self) -> None:
         """Compare new batches below high watermarks with those of the other replicas."""

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from tidelog.broker.coordinators.delays.mover import Counts
 from tidelog.chaos.checkers.delays import DelayedSend, judge_delays
 from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.workloads.delays import DelayReader, DelayWriter
@@ -37,7 +38,10 @@ class DelayWork:
         self._sim = sim
         self.sends: list[DelayedSend] = []
         self._writers: list[DelayWriter] = []
+        self._counts: list[Counts] = []
+        """Of processes that have ended."""
         cluster = sim.cluster
+        cluster.died.append(self._died)
         sim.injector.roles |= {
             "delay-leader": lambda: cluster.leader_of(LATER, 0),
             "target-leader": lambda: cluster.leader_of("bills", 0),
@@ -59,14 +63,15 @@ class DelayWork:
             {
                 "delivered": len(came),
                 "cancelled": len(cancelled - came),
-                "again": sum(self._counted("again")),
-                "transaction-failed": sum(self._counted("failed")),
+                "again": sum(counts.again for counts in self._counts),
+                "transaction-failed": sum(counts.failed for counts in self._counts),
             }
         )
 
-    def _counted(self, name: str) -> list[int]:
-        nodes = self._sim.cluster.nodes.values()
-        return [getattr(node.broker.delays.counts, name) for node in nodes if node.broker is not None]
+    def _died(self, node_id: NodeId) -> None:
+        node = self._sim.cluster.nodes.get(node_id)
+        if node is not None and node.broker is not None:
+            self._counts.append(node.broker.delays.counts)
 
     async def begin(self) -> None:
         sim = self._sim
@@ -105,6 +110,9 @@ class DelayWork:
 
     async def finish(self) -> None:
         await self._reader.finish()
+        for node_id in self._sim.cluster.nodes:
+            self._died(node_id)
+        self._sim.cluster.died.remove(self._died)
 
     def failures(self) -> list[tuple[str, BaseException | None]]:
         return [(client.name, client.failure()) for client in (*self._writers, self._reader)]
