@@ -64,7 +64,7 @@ def asked_of(record: Record) -> Asked:
     first_offset, first_ms, again_ms, attempt = record.offset, record.timestamp, None, 0
     try:
         if DELAY_AGAIN in told:
-            again_ms, attempt, first_offset, first_ms = _again(told[DELAY_AGAIN])
+            again_ms, attempt, first_offset, first_ms = _again(told[DELAY_AGAIN], record.timestamp)
         if CANCEL in told:
             return Asked(record.timestamp, cancels=Offset(_number(CANCEL, told[CANCEL])))
         expires_ms = _number(EXPIRES_AT, told[EXPIRES_AT]) if EXPIRES_AT in told else None
@@ -113,11 +113,13 @@ def _number(name: str, value: bytes | None) -> int:
     return int(text)
 
 
-def _again(value: bytes | None) -> tuple[int, int, int, int]:
+def _again(value: bytes | None, appended_ms: int) -> tuple[int, int, int, int]:
     parts = _text(DELAY_AGAIN, value).split(",")
     if len(parts) != 4:
         raise ValueError(f"{DELAY_AGAIN}: expected four numbers, found {','.join(parts)[:80]!r}")
     due_ms, attempt, offset, first_ms = (_number(DELAY_AGAIN, part.encode()) for part in parts)
+    if due_ms - appended_ms > DELAY_MS_MAX:  # no leader wrote that
+        raise ValueError(f"{DELAY_AGAIN}: expected a delay of at most {DELAY_MS_MAX} ms, found {due_ms - appended_ms}")
     return due_ms, attempt, offset, first_ms
 
 

@@ -32,10 +32,18 @@ MUTANTS: Final = (
     Mutant(
         id="delay-no-takeover",
         rule="each once",
-        what="A new leader reads the mark without ending what the former one has open.",
+        what="A new leader reads the mark first, and then asks for its identity until it gets one.",
         module=_MOVER,
         old="        await self._transactions.take_over()\n        mark = await self._transactions.mark()\n",
-        new="        mark = await self._transactions.mark()\n        await self._transactions.take_over()\n",
+        new=(
+            "        mark = await self._transactions.mark()\n"
+            "        while self._led() is not None:\n"
+            "            try:\n"
+            "                await self._transactions.take_over()\n"
+            "                break\n"
+            "            except Unsettled:\n"
+            "                await asyncio.sleep(PAUSE_FIRST_S)\n"
+        ),
         scenario="delay",
         more=(
             Edit(
@@ -57,7 +65,7 @@ MUTANTS: Final = (
     Mutant(
         id="delay-ignores-the-clock",
         rule="none early",
-        what="Records are moved a second before they are due.",
+        what="Records are moved three seconds before they are due.",
         module=_PENDING,
         old="            taken = late + self._pop_up_to(key_of(now_ms, _OFFSET), count_max - len(late))\n",
         new="            taken = late + self._pop_up_to(key_of(now_ms + 3_000, _OFFSET), count_max - len(late))\n",

@@ -52,6 +52,7 @@ def test_when_it_is_due(told: dict[str, object], due_ms: int) -> None:
         {"delay_ms": "1.5"},
         {"deliver_at": "9" * 30},
         {"delay_ms": 366 * 86_400_000},
+        {"delay_ms": 5, "delay_again": f"{APPENDED_MS + 366 * 86_400_000},1,3,{APPENDED_MS}"},
         {"cancel": "x"},
     ],
 )
@@ -87,6 +88,8 @@ def test_a_record_whose_target_is_away_is_put_off_and_keeps_its_origin() -> None
     assert isinstance(arrived, Sent)
     assert arrived.kind == DELIVERED
     assert dict(arrived.headers)["tidelog-delay-id"] == b"later-0-7"
+    assert dict(arrived.headers)["tidelog-delay-due"] == b"%d" % (APPENDED_MS + 5), "when its client wanted it"
+    assert arrived.timestamp == asked.due_ms
     assert "tidelog-delay-again" not in dict(arrived.headers)
 
 
