@@ -7,8 +7,9 @@ them needs CLUSTER_ACTION (:meth:`tidelog.broker.access.access.Access.group`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from tidelog.broker.access.access import Access
 from tidelog.broker.access.permissions import PERMISSIONS
 from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.image.image import MetadataImage
@@ -21,13 +22,20 @@ from tidelog.proto.calls.group_api import (
     OffsetDeleteRequest,
 )
 from tidelog.proto.calls.request import Request
-from tidelog.proto.calls.transaction_api import InitProducerIdRequest, TxnOffsetCommitRequest
+from tidelog.proto.calls.transaction_api import (
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    TxnOffsetCommitRequest,
+)
 from tidelog.proto.transport.network import CallContext, CallHandler
 from tidelog.security.acls import AclOperation
 
 _CHANGES: Final[tuple[type[Request[Any]], ...]] = (
+    AddOffsetsToTxnRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
+    EndTxnRequest,
     InitProducerIdRequest,
     JoinGroupRequest,
     OffsetCommitRequest,
@@ -63,12 +71,12 @@ class _Anybody:
 
 def reserving(calls: Calls, node_listeners: frozenset[str], image: Callable[[], MetadataImage]) -> Calls:
     """The same calls, of which those that name what is reserved are refused to clients."""
-    anybody: Any = _Anybody()
+    anybody = cast(Access, _Anybody())
 
     def wrapped(request_type: type[Request[Any]], handler: CallHandler) -> CallHandler:
         rule = PERMISSIONS[request_type]
 
-        async def serve(request: Any, context: CallContext) -> Any:
+        async def serve(request: object, context: CallContext) -> object:
             if context.listener in node_listeners:
                 return await handler(request, context)
             return await rule(request, anybody, image(), lambda passed: handler(passed, context))

@@ -13,7 +13,7 @@ from tidelog.chaos.workloads.incarnation import Incarnation
 from tidelog.chaos.workloads.world import World
 from tidelog.client.errors import TidelogError
 from tidelog.model.ids import TopicPartition
-from tidelog.model.message_headers import CANCEL, DELAY_DUE, DELAY_ID, DELAY_MS, DELIVER_AT, DELIVER_TO
+from tidelog.proto.records.message_headers import CANCEL, DELAY_DUE, DELAY_ID, DELAY_MS, DELIVER_AT, DELIVER_TO
 
 DELAYS_MS: Final = (0, 1_000, 3_000, 8_000)
 CANCELS: Final = 0.15

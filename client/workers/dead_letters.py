@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.workers.board import Work
 from tidelog.client.workers.handling import Failure
-from tidelog.model.message_headers import (
+from tidelog.proto.records.message_headers import (
     DELAY_DUE,
     DELAY_ID,
     DELAY_MS,

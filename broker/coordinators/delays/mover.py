@@ -57,6 +57,19 @@ _LASTING: Final = _TOO_LARGE | {
     ErrorCode.CORRUPT_MESSAGE,
 }
 """Refusals of a record, which the same record meets again."""
+_OF_TRANSACTIONS: Final = frozenset(
+    {
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
+"""Those that say something about the mover's transaction, nothing about the partition."""
 
 
 def moves(config: TopicConfig) -> bool:
@@ -107,6 +120,8 @@ class Mover:
         """Partitions that did not take records, and until when they are passed over."""
         self._refused: dict[Offset, str] = {}
         """Records that their target does not take, and why."""
+        self._narrowed = False
+        """What failed is known better than before, so the next attempt need not wait."""
         self._trimmed_ms = 0
         self._told = "", 0
 
@@ -133,6 +148,9 @@ class Mover:
                         pause_s = PAUSE_FIRST_S
                 except (Unsettled, NotRead, CorruptBatch) as error:
                     self._counts.failed += 1
+                    if self._narrowed:
+                        self._narrowed = False
+                        continue
                     self._say(f"{type(error).__name__}: {error}")
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
@@ -198,7 +216,7 @@ class Mover:
                 elif asked.cancels < record.offset:
                     pending.cancel(asked.cancels)
             if next_offset <= pending.scanned:
-                return
+                raise NotRead(f"expected records from {pending.scanned} to {end}, found none")
             pending.scanned = next_offset
             await asyncio.sleep(0)
 
@@ -208,10 +226,11 @@ class Mover:
         """Read on, deliver what is due, and wait for the next."""
         pending = self._pending
         assert pending is not None
-        # A cancel that is committed before the record is due counts: so read on first.
+        # A cancel that is committed before the record is due counts: so look at the clock first, and then read on.
+        now_ms = self._clock.now_ms()
         await self._scan(pending, self._partition().last_stable_offset)
         pending = await self._take_reread(pending)
-        now_ms = self._clock.now_ms()
+        await self._trim(pending)
         step, sent = await self._next(pending, now_ms)
         self._counts.cancelled += pending.cancels
         pending.cancels = 0
@@ -224,7 +243,6 @@ class Mover:
             if idle is not None:
                 await self._transactions.commit((), idle.mark)
                 pending.committed(idle)
-        await self._trim(pending)
         due_ms, now_ms = pending.next_due_ms, self._clock.now_ms()
         if step is None and (due_ms is None or due_ms <= now_ms):  # the clock went back
             await asyncio.sleep(TICK_S)
@@ -248,7 +266,7 @@ class Mover:
                 for number, offset in enumerate(step.offsets):
                     record = await self._log.look_up(offset)
                     if record is None:
-                        continue  # somebody has deleted it
+                        continue  # somebody has deleted it (DeleteRecords)
                     routed = self._routed(router, record, asked_of(record))
                     size += _size(routed)
                     if size > BYTES_MAX and number:
@@ -296,27 +314,34 @@ class Mover:
         made: list[Batch] = []
         building: dict[TopicPartition, BatchBuilder] = {}
         for each in sent:
-            target = self._find(each.to.topic)
-            bytes_max = TopicConfig().max_message_bytes if target is None else target.config.max_message_bytes
             builder = building.get(each.to)
             if builder is None:
-                builder = building[each.to] = BatchBuilder(bytes_max=bytes_max)
+                builder = building[each.to] = self._builder(each.to.topic)
             if builder.append(each.timestamp, each.key, each.value, each.headers) < 0:
                 made.append(Batch(each.to, builder.count, builder.build(is_transactional=True)))
-                builder = building[each.to] = BatchBuilder(bytes_max=bytes_max)
+                builder = building[each.to] = self._builder(each.to.topic)
                 builder.append(each.timestamp, each.key, each.value, each.headers)
         made += [Batch(to, builder.count, builder.build(is_transactional=True)) for to, builder in building.items()]
         return made
 
+    def _builder(self, topic: str) -> BatchBuilder:
+        target = self._find(topic)
+        bytes_max = TopicConfig().max_message_bytes if target is None else target.config.max_message_bytes
+        return BatchBuilder(bytes_max=bytes_max)
+
     def _blame(self, refused: Refused, step: Step, now_ms: int) -> None:
         """Find the record that a partition does not take, by moving fewer at a time; pass over partitions that are
-        away."""
+        away. Nothing else can be done with what is to be put off."""
         for at, error in refused.errors.items():
+            if error in _OF_TRANSACTIONS or at == self.source:
+                continue
             if error not in _LASTING:
                 self._away[at] = now_ms + AWAY_MS
             elif len(step.keys) == 1:
+                self._narrowed = step.offsets[0] not in self._refused
                 self._refused[step.offsets[0]] = f"{at} refused it: {error.name}"
             else:
+                self._narrowed = True
                 self._records_max = max(1, len(step.keys) // 2)
 
     # --- Space --------------------------------------------------------------------------------------

@@ -12,7 +12,9 @@ from typing import Final, NamedTuple
 
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.model.key_partition import partition_for_key
-from tidelog.model.message_headers import (
+from tidelog.model.settings.topic_config import DAY_MS, TopicConfig
+from tidelog.proto.records.decoder import Record
+from tidelog.proto.records.message_headers import (
     CANCEL,
     DELAY_AGAIN,
     DELAY_DUE,
@@ -25,8 +27,6 @@ from tidelog.model.message_headers import (
     DLQ_OWN,
     EXPIRES_AT,
 )
-from tidelog.model.settings.topic_config import DAY_MS, TopicConfig
-from tidelog.proto.records.decoder import Record
 
 DELAY_MS_MAX: Final = 365 * DAY_MS
 """Longest delay."""

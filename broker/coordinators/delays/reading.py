@@ -49,7 +49,8 @@ class DelayLog:
         return records, Offset(next_offset)
 
     async def look_up(self, offset: Offset) -> Record | None:
-        """The record at this offset, which was scanned; ``None`` if it has been deleted since."""
+        """The record at this offset, which was scanned; ``None`` if it has been deleted since. Raises
+        :class:`NotRead`."""
         record = self._in_kept(offset)
         if record is not None:
             return record
@@ -60,7 +61,10 @@ class DelayLog:
                 decoded += decode_records(batch)
         if decoded:
             self._keep(decoded)
-        return self._in_kept(offset)
+        record = self._in_kept(offset)
+        if record is None and offset >= found.log_start_offset:
+            raise NotRead(f"expected a record at {offset}, found none")
+        return record
 
     def _in_kept(self, offset: Offset) -> Record | None:
         for records in reversed(self._kept.values()):

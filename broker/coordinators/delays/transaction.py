@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tidelog.broker.coordinators.delays.pending import START, Mark
 from tidelog.broker.metadata.metadata_view import MetadataView
@@ -23,7 +23,7 @@ from tidelog.proto.calls.group_api import (
     OffsetFetchGroup,
     OffsetFetchRequest,
 )
-from tidelog.proto.calls.request import Request
+from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.calls.transaction_api import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 from tidelog.proto.records.batches import set_producer_state
 from tidelog.proto.transport.caller import FrameCaller
@@ -43,6 +43,7 @@ from tidelog.proto.transport.network import (
 )
 from tidelog.replication.manager import ReplicaManager
 
+R = TypeVar("R", bound=Response)
 CALL_TIMEOUT_S: Final = 10.0
 TRANSACTION_TIMEOUT_MS: Final = 30_000
 """After so long the coordinator aborts what a dead leader has left open, if no other one has come."""
@@ -129,14 +130,12 @@ class DelayTransactions:
         item = OffsetCommitPartition(*self._source, offset=mark.position, metadata=mark.text)
         commit = TxnOffsetCommitRequest(self.transactional_id, self.group_id, producer_id, epoch, -1, "", None, (item,))
         written = [self._produce(leader, of_leader) for leader, of_leader in by_leader.items()]
-        committed, *produced = await asyncio.gather(
-            self._coordinated(GROUP_OFFSETS_TOPIC, commit), *written, return_exceptions=True
+        committed, produced = await asyncio.gather(
+            self._coordinated(GROUP_OFFSETS_TOPIC, commit), asyncio.gather(*written), return_exceptions=True
         )
-        errors: dict[TopicPartition, ErrorCode] = {}
-        for found in produced:
-            if isinstance(found, BaseException):
-                raise found
-            errors.update(found)
+        if isinstance(produced, BaseException):
+            raise produced
+        errors = {at: error for found in produced for at, error in found.items()}
         if errors:
             raise Refused(errors)
         if isinstance(committed, BaseException):
@@ -153,7 +152,7 @@ class DelayTransactions:
         if error is not ErrorCode.NONE:
             raise Unsettled(f"{what}: {error.name}")
 
-    async def _coordinated(self, topic: str, request: Request[Any]) -> Any:
+    async def _coordinated(self, topic: str, request: Request[R]) -> R:
         node = self._node
         if node.view.image.topic(topic) is None:
             await node.create((topic,))
@@ -166,7 +165,8 @@ class DelayTransactions:
         try:
             if leader == node.node_id:
                 async with asyncio.timeout(CALL_TIMEOUT_S):
-                    return await node.calls[type(request)](request, _HERE)
+                    answer: R = await node.calls[type(request)](request, _HERE)
+                    return answer
             connection = node.connection(leader)
             if connection is None:
                 raise Unsettled(f"no connection to node {leader}")

@@ -305,6 +305,12 @@ def unheard_batch(rng: random.Random, partition: int, n: str, victim: int) -> li
     return [(0.0, "at-commit", (rng.randrange(2), 8.0, *acts))]
 
 
+def half_told(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """The coordinator of a transaction is gone when it has decided to commit and has not told every partition."""
+    end = rng.choice(("kill", "kill", "isolate", "pause"))
+    return [(0.0, "at-commit", (6.0, end, "u", _about(rng, rng.choice((0.5, 2.5)))))]
+
+
 def driver_at_point(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """A query's driver dies at a certain point of a batch, is stopped there, or freezes and resumes when another has
     started."""
@@ -399,6 +405,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "between-two-steps": between_two_steps,
         "between-sink-steps": between_sink_steps,
         "unheard-batch": unheard_batch,
+        "half-told": half_told,
         "driver-at-point": driver_at_point,
         "deposed-source": deposed_source,
         "late-loser": late_loser,

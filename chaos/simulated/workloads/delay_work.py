@@ -12,6 +12,7 @@ from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.workloads.delays import DelayReader, DelayWriter
 from tidelog.chaos.workloads.world import partitions_of
 from tidelog.model.ids import NodeId
+from tidelog.transactions.transitions import TransactionState
 
 if TYPE_CHECKING:
     from tidelog.chaos.simulated.simulation.simulation import Simulation
@@ -47,9 +48,25 @@ class DelayWork:
             "target-leader": lambda: cluster.leader_of("bills", 0),
             "transactions": self._coordinator,
         }
+        sim.injector.acts["at-commit"] = self._at_commit
 
     def _coordinator(self) -> NodeId | None:
         return self._sim.cluster.leader_of("__transaction_state", 0)
+
+    def _at_commit(self, within_s: float, *acts: str | float) -> bool:
+        """When a move is decided to be committed, and markers are still to be written, act on the coordinator, ``u``.
+        Nobody else has transactions."""
+
+        def involved() -> dict[str, NodeId | None]:
+            node_id = self._coordinator()
+            node = None if node_id is None else self._sim.cluster.nodes.get(node_id)
+            if node is None or node.broker is None:
+                return {}
+            states = node.broker.transactions.coordinator.gauges().transactions
+            return {"u": node_id} if states.get(TransactionState.PREPARE_COMMIT.value) else {}
+
+        self._sim.injector.wait_for("at-commit", involved, within_s, acts)
+        return True
 
     @property
     def operations(self) -> int:

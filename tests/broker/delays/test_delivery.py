@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.coordinators.delays import mover
 from tidelog.client.errors import TidelogError
 from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
@@ -172,12 +173,26 @@ async def test_nobody_else_may_use_the_ids_of_the_movers(cluster: AsyncCluster) 
             await producer.init_transactions()
 
 
-async def test_a_full_partition_takes_no_more_until_some_are_delivered(cluster: AsyncCluster) -> None:
-    await cluster.create_topic(
-        "full", 1, config={**DELAYS, "delay.pending.max": "2", "delay.dead.letter.topic": "none"}
-    )
+async def test_a_full_partition_takes_no_more_until_some_are_delivered(
+    cluster: AsyncCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mover, "TRIM_MS", 50)
+    async with cluster.admin() as admin:
+        await admin.alter_topic_configs("later", {"delay.pending.max": "2"})
     async with cluster.producer(batch_size=0, delivery_timeout_ms=5_000, request_timeout_ms=1_000) as producer:
-        for _ in range(2):
-            await (await producer.send("full", b"x", headers=headers(delay_ms=60_000)))
+
+        async def one(delay_ms: int) -> None:
+            await (await producer.send("later", b"x", headers=headers(delay_ms=delay_ms)))
+
+        await one(700)
+        await one(60_000)
         with pytest.raises(TidelogError, match=r"delay\.pending\.max"):
-            await (await producer.send("full", b"x", headers=headers(delay_ms=60_000)))
+            await one(60_000)
+        until = time.monotonic() + BOUND_S
+        while True:
+            try:
+                await one(60_000)
+                break
+            except TidelogError:
+                assert time.monotonic() < until
+                await asyncio.sleep(0.05)

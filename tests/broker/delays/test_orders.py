@@ -20,14 +20,15 @@ from tidelog.model.settings.topic_config import TopicConfig
 from tidelog.proto.records.decoder import Record
 
 APPENDED_MS = 1_000_000
+OFFSET = 7
 LATER = TopicPartition("later", 0)
 CONFIG = TopicConfig(delay_enable=True, delay_target="bills", delay_dead_letter_topic="dead")
 OPEN = TopicConfig(delay_sources=("later",))
 
 
-def record(offset: int = 7, **told: object) -> Record:
+def record(**told: object) -> Record:
     headers = tuple(("tidelog-" + name.replace("_", "-"), str(value).encode()) for name, value in told.items())
-    return Record(offset, APPENDED_MS, b"k", b"v", headers)
+    return Record(OFFSET, APPENDED_MS, b"k", b"v", headers)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from tidelog import ConsumerRecord, RetryPolicy
+from tidelog.testing import Cluster
 
-from .test_workers import Cluster, Running, cluster, fill, letters, topic, workers
+from .test_workers import Running, cluster, fill, letters, topic, workers
 
 __all__ = ["cluster", "topic"]
 

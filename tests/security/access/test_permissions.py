@@ -273,6 +273,10 @@ ROWS: list[tuple[Request[Any], str, ErrorCode]] = [
         "read topic t; read group g; write transactional_id x",
         NO_TRANSACTION,
     ),
+    (InitProducerIdRequest("__delay.t.0"), "cluster_action cluster", NO_TRANSACTION),
+    (EndTxnRequest("__delay.t.0", PRODUCER, EPOCH, True), "cluster_action cluster", NO_TRANSACTION),
+    (OffsetCommitRequest("__delay.t", 1, "m", None, (COMMIT,)), "read topic t; cluster_action cluster", NO_GROUP),
+    (DeleteGroupsRequest(("__delay.t",)), "cluster_action cluster", NO_GROUP),
     (WriteTxnMarkersRequest((TransactionMarker(PRODUCER, EPOCH, True, 0, (AT,)),)), "alter cluster", NO_CLUSTER),
     (
         WriteTxnMarkersRequest((TransactionMarker(PRODUCER, EPOCH, True, 0, (AT,)),)),
