@@ -9,7 +9,6 @@ import signal
 import ssl
 import sys
 import time
-import webbrowser
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -21,7 +20,7 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.terminal.connection import bootstrap_option, secured
 
 PORT: Final = 8790
-TUNED: Final = {"MALLOC_ARENA_MAX": "2", "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
+TUNED: Final = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": str(1 << 20)}
 """Without these, glibc retains memory that each thread has freed, 20 MB here. glibc reads them when a process
 starts."""
 
@@ -85,6 +84,8 @@ def console(
     def tell(url: str) -> None:
         click.echo(f"tidelog console of {bootstrap}: {url}")
         if open_it:
+            import webbrowser
+
             webbrowser.open(url)
 
     about = {"version": tidelog.__version__, "bootstrap": bootstrap, "drills": drills}

@@ -11,9 +11,8 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tidelog.model.settings.broker_config import HTTPS, NodeConfig
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.listener_security import (
     CLIENT_AUTH_REQUESTED,
@@ -22,6 +21,7 @@ from tidelog.model.settings.listener_security import (
     TLS_VERSIONS,
     ListenerSecurity,
 )
+from tidelog.model.settings.listeners import HTTPS
 from tidelog.model.settings.security_protocol import SecurityProtocol
 from tidelog.security.distinguished_name import subject_of
 from tidelog.security.pem import Material, PemSource, PemSources, TlsError
@@ -29,6 +29,9 @@ from tidelog.security.principal import ANONYMOUS, USER, Principal
 from tidelog.security.principal_mapping import PrincipalMapping
 from tidelog.security.session import Session
 from tidelog.security.tls_check import Identity, identity_of, server_context
+
+if TYPE_CHECKING:  # clients need no settings of nodes
+    from tidelog.model.settings.broker_config import NodeConfig
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ from tidelog.broker.health.rules import report
 from tidelog.chaos import proc
 from tidelog.chaos.laboratory.links.client_network import secured_network
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import LocalCluster, default_directory
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.secured import default_directory
 from tidelog.cli.local.watch import PartitionState
 from tidelog.client.config.security import SecuritySettings
 from tidelog.client.config.settings import parse_bootstrap

@@ -57,14 +57,6 @@ _OWN: Final = {"process.roles", "log.dirs"}
 """Further settings that belong to one node."""
 
 
-def default_directory() -> Path:
-    """Return ``$TIDELOG_HOME``, or ``tidelog`` in the user's data directory (XDG)."""
-    if home := os.environ.get("TIDELOG_HOME"):
-        return Path(home).expanduser()
-    data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-    return Path(data).expanduser() / "tidelog"
-
-
 @dataclass(frozen=True, slots=True)
 class NodePorts:
     """``client`` speaks gRPC, ``kafka`` the Kafka protocol; ``kafka`` is 0 in clusters laid out before that listener

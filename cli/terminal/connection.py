@@ -13,8 +13,7 @@ import click
 from click.core import ParameterSource
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import LocalCluster, default_directory
-from tidelog.cli.local.secured import client_file
+from tidelog.cli.local.secured import client_file, default_directory
 from tidelog.cli.terminal.output import json_option
 from tidelog.cli.terminal.secret_files import names_secret, warn_of_readable_secret
 from tidelog.client.config.profiles import BOOTSTRAP, PROFILE_ENV, load, with_password
@@ -40,6 +39,8 @@ _BY_TOKEN: Final = re.compile(r'\btokenauth\s*=\s*"?true\b', re.IGNORECASE)
 def default_bootstrap() -> str:
     """Return the address of the local cluster in its default directory, if there is one, else Kafka's port on this
     machine."""
+    from tidelog.cli.local.cluster import LocalCluster  # brings the settings of nodes, 4 MB
+
     directory = default_directory()
     if not LocalCluster.exists(directory):
         return DEFAULT_BOOTSTRAP

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, tzinfo
 import click
 
 from tidelog.cli.terminal.numbers import INT64_MAX
-from tidelog.client.config.consumer import OffsetReset
 from tidelog.model.settings.config_def import ConfigError
 
 
@@ -39,6 +38,8 @@ def utc_ms(text: str, option: str) -> int:
 
 def duration_ms(text: str, option: str) -> int:
     """Read an ISO 8601 duration such as ``PT1H30M``. Raises ``click.BadParameter`` that names ``option``."""
+    from tidelog.client.config.consumer import OffsetReset
+
     try:
         return OffsetReset.parse(f"by_duration:{text}").duration_ms
     except (ConfigError, OverflowError):

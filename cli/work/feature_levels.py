@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.features import MEANINGS
+from tidelog.proto.calls.controller_api import range_of
 
 if TYPE_CHECKING:
     from tidelog.client.admin.types import FeatureMetadata
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
 
 def feature_rows(found: FeatureMetadata) -> list[dict[str, Any]]:
     """Return each known feature: its level, what all nodes support, and the nodes that lag behind."""
-    from tidelog.metadata_quorum.controller.features import range_of
-
     names = {*found.supported_features, *found.finalized_features, *(f.name for n in found.nodes for f in n.features)}
     rows = []
     for name in sorted(names):

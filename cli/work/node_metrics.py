@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import http.client
 import ipaddress
+import re
 import ssl
 import time
 import urllib.error
@@ -31,6 +32,12 @@ PAGE_BYTES_MAX: Final = 16 * 2**20
 AT_ONCE: Final = 8
 GAP_S: Final = 1.0
 """The minimum time between two looks that give a busy share."""
+_LABELS: Final = r'(?:[a-zA-Z_]\w*="(?:[^"\\]|\\.)*",?)*'
+_SAMPLE: Final = re.compile(
+    rf"([a-zA-Z_:][\w:]*)(?:\{{({_LABELS})\}})? ([+-]?(?:\d+\.?\d*(?:e[+-]?\d+)?|Inf)|NaN)", re.ASCII
+)
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
 
 
 class PageUnread(Exception):
@@ -76,11 +83,12 @@ def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def read_page(url: str, context: ssl.SSLContext, settings: Mapping[str, Any] = MappingProxyType({})) -> Page:
+def read_page(url: str, context: ssl.SSLContext | None, settings: Mapping[str, Any] = MappingProxyType({})) -> Page:
     """Fetch a page. ``settings``: the client's, for logging in if the page requires it. Raises :class:`PageUnread`."""
     began, began_s = time.monotonic(), time.time()
+    handlers = [] if context is None else [urllib.request.HTTPSHandler(context=context)]
     opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        urllib.request.ProxyHandler({}), *handlers
     )  # a proxy from the environment is not meant for one's own nodes
     try:
         body = _body(opener, url, settings)
@@ -125,18 +133,25 @@ def _authorization(scheme: str, url: str, settings: Mapping[str, Any]) -> str | 
 
 def parse(text: str, url: str) -> dict[str, dict[Labels, float]]:
     """Parse Prometheus's text format. Labels are ordered as in our metrics' definitions. Raises :class:`PageUnread`."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    names = {metric.exported: metric.labels for metric in m.ALL_METRICS.values()}
+    orders = {metric.exported: metric.labels for metric in m.ALL_METRICS.values()}
     found: dict[str, dict[Labels, float]] = {}
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                order = names.get(sample.name, tuple(sorted(sample.labels)))
-                found.setdefault(sample.name, {})[tuple(sample.labels.get(one, "") for one in order)] = sample.value
-    except ValueError as error:
-        raise PageUnread(f"{url}: expected Prometheus's text format: {error}") from None
+    for line in text.split("\n"):
+        if not line or line.startswith("#"):
+            continue
+        sample = _SAMPLE.fullmatch(line)
+        if sample is None:
+            raise PageUnread(f"{url}: expected Prometheus's text format, found {line[:80]!r}")
+        name, written, value = sample.groups()
+        if name.endswith("_bucket"):  # half of a page, and no rule looks at it
+            continue
+        given = {each: _unescaped(said) for each, said in _LABEL.findall(written or "")}
+        order = orders.get(name, tuple(sorted(given)))
+        found.setdefault(name, {})[tuple(given.get(one, "") for one in order)] = float(value)
     return found
+
+
+def _unescaped(said: str) -> str:
+    return said if "\\" not in said else _ESCAPED.sub(lambda one: "\n" if one[1] == "n" else one[1], said)
 
 
 class Pages:
@@ -150,7 +165,9 @@ class Pages:
         """Return the nodes' metrics, and why those of others are missing."""
         if not urls:
             return {}, {}
-        context = tls_context(self._settings)
+        context = None
+        if any(url.startswith("https:") for url in urls.values()):  # it reads all authorities' certificates
+            context = tls_context(self._settings)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             if not self._before.keys() & urls.keys():
                 self._before = {
@@ -164,7 +181,7 @@ class Pages:
         return metrics, {node: str(page) for node, page in found.items() if isinstance(page, PageUnread)}
 
     def _read(
-        self, pool: ThreadPoolExecutor, urls: Mapping[int, str], context: ssl.SSLContext
+        self, pool: ThreadPoolExecutor, urls: Mapping[int, str], context: ssl.SSLContext | None
     ) -> dict[int, Page | PageUnread]:
         def one(url: str) -> Page | PageUnread:
             try:

@@ -10,7 +10,6 @@ import datetime
 import json
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
 from typing import Any, Final
 
 from tidelog.console.schemas.structured import SchemaWrong, Source, Undecodable, bytes_text
@@ -186,6 +185,8 @@ def _logical(schema: Mapping[str, Any], read: Read) -> Read:
 def _decimal(data: bytes, scale: int) -> str:
     if len(data) > 128:
         return bytes_text(data)
+    from decimal import Decimal  # here, so that a console without Avro pays nothing for it
+
     return str(Decimal(f"{int.from_bytes(data, 'big', signed=True)}E-{scale}"))
 
 

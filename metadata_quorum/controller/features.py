@@ -7,7 +7,7 @@ Source: KIP-584, KIP-778, KIP-1022 and Kafka's ``FeatureControlManager``. This v
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from immutables import Map
@@ -18,7 +18,12 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.features import METADATA_VERSION, SUPPORTED_FEATURES, UPGRADE, UPGRADE_TYPES
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.api import FeatureUpdate, UpdateFeaturesRequest, UpdateFeaturesResponse
-from tidelog.proto.calls.controller_api import RegisterControllerRequest, RegisterControllerResponse, SupportedFeature
+from tidelog.proto.calls.controller_api import (
+    RegisterControllerRequest,
+    RegisterControllerResponse,
+    SupportedFeature,
+    range_of,
+)
 from tidelog.proto.logs.metadata_records import FeatureLevelRecord, MetadataRecord, RegisterControllerRecord
 from tidelog.proto.logs.record_levels import kinds_above, level_of, too_low
 
@@ -48,15 +53,6 @@ def registration_fault(image: MetadataImage, kind: str, supported: Sequence[Supp
         if not low <= level <= high:
             return f"expected a {kind} that supports {name} level {level}, found one for {low} to {high}"
     return None
-
-
-def range_of(name: str, supported: Iterable[SupportedFeature]) -> tuple[int, int]:
-    """Return a node's range of levels: without ``metadata.version`` it knows the first level; without another feature
-    it does not have it."""
-    for feature in supported:
-        if feature.name == name:
-            return feature.level_min, feature.level_max
-    return 0, int(name == METADATA_VERSION)
 
 
 class ControllerRegistrations:

@@ -35,6 +35,8 @@ from tidelog.model.settings.listener_security import (
     split_listener_setting,
 )
 from tidelog.model.settings.listeners import (
+    HTTP,
+    HTTPS,
     Listener,
     Voter,
     bracketed,
@@ -60,9 +62,6 @@ from tidelog.model.settings.security_protocol import SecurityProtocol
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
-HTTP: Final = "HTTP"
-HTTPS: Final = "HTTPS"
-"""Names that ``http.listener`` may have."""
 _HTTP_DEFAULT: Final = Listener("HTTP", "127.0.0.1", 9095)
 
 

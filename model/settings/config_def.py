@@ -8,7 +8,6 @@ Kafka's ``ConfigDef`` and ``ConfigKey``.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -304,6 +303,8 @@ class ConfigDef:
 
 def unknown_setting(name: str, known: Iterable[str]) -> str:
     """Return an error that ``name`` is unknown, with the setting that was probably meant."""
+    import difflib
+
     near = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"unknown setting {_shortened(name)!r}{hint}"

@@ -13,6 +13,9 @@ from tidelog.model.ids import NodeId
 from tidelog.model.settings.config_def import split_list
 from tidelog.model.settings.security_protocol import SecurityProtocol
 
+HTTP: Final = "HTTP"
+HTTPS: Final = "HTTPS"
+"""Names that ``http.listener`` may have."""
 LOOPBACK: Final = "127.0.0.1"
 _LISTENER: Final = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)://(\[[0-9A-Fa-f:.%]+\]|[^\[\]/@:\s]*):(-?\d{1,6})")
 _VOTER: Final = re.compile(r"(\d{1,10})@(\[[0-9A-Fa-f:.%]+\]|[^\[\]/@:\s]+):(\d{1,6})")

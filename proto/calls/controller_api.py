@@ -6,9 +6,11 @@ unless a docstring says otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import METADATA_VERSION
 from tidelog.model.ids import (
     NO_LEADER_EPOCH,
     NO_NODE,
@@ -41,6 +43,15 @@ class SupportedFeature:
     name: str
     level_min: int
     level_max: int
+
+
+def range_of(name: str, supported: Iterable[SupportedFeature]) -> tuple[int, int]:
+    """Return a node's range of levels: without ``metadata.version`` it knows the first level; without another feature
+    it does not have it."""
+    for feature in supported:
+        if feature.name == name:
+            return feature.level_min, feature.level_max
+    return 0, int(name == METADATA_VERSION)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ delta, varint offset delta, key, value, headers; key and value as varint length 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
@@ -28,7 +28,7 @@ from tidelog.proto.records.buffer import EMPTY_HEADER, Headers
 from tidelog.proto.records.compiled_codec import COMPILED
 from tidelog.proto.records.compression import Compression, compress
 from tidelog.proto.records.row_writer import RowWriter
-from tidelog.proto.records.varint import TABLE_SIZE, VARINT_LIST, VARINTS, encode_varint
+from tidelog.proto.records.varint import TABLE_SIZE, VARINTS, encode_varint, varint_list
 
 if TYPE_CHECKING or COMPILED is None:
     from tidelog.proto.records.buffer import RecordBuffer
@@ -36,8 +36,6 @@ else:
     RecordBuffer = COMPILED.RecordBuffer
 
 NO_SEQUENCE: Final = -1
-
-_DELTA_AND_NULL_KEY: Final = [varint + b"\x01" for varint in VARINT_LIST]
 
 
 class BatchBuilder(RecordBuffer):
@@ -244,10 +242,10 @@ def _uniform_table(length: int, count: int) -> list[bytes]:
     size = encode_varint(length)
     while len(table) < count:
         start = len(table)
-        width = len(VARINT_LIST[start])
+        width = len(VARINTS[start])
         stop = min(count, 1 << (7 * width - 1))
         head, tail = _around_delta(length, size, width)
-        table += [head + delta + tail for delta in VARINT_LIST[start:stop]]
+        table += [head + delta + tail for delta in varint_list()[start:stop]]
     return table
 
 
@@ -261,6 +259,11 @@ def _uniform_pieces(values: Sequence[bytes], length: int) -> Iterable[bytes]:
     count = len(values)
     heads = _uniform_table(length, min(TABLE_SIZE, 1 << (count - 1).bit_length()))
     return chain.from_iterable(zip(heads, values, strict=False))
+
+
+@cache
+def _deltas_and_null_keys() -> list[bytes]:
+    return [varint + b"\x01" for varint in varint_list()]
 
 
 class _HeadsByLength(dict[int, bytes]):
@@ -283,7 +286,7 @@ def _mixed_pieces(values: Sequence[bytes], lengths: list[int]) -> Iterable[bytes
         stop = min(count, 1 << (7 * width - 1))
         heads += map(_HeadsByLength(width).__getitem__, lengths[start:stop])
     if count <= TABLE_SIZE:
-        deltas = _DELTA_AND_NULL_KEY[:count]
+        deltas = _deltas_and_null_keys()[:count]
     else:
         deltas = [VARINTS[delta] + b"\x01" for delta in range(count)]
     pieces: list[bytes] = [b""] * (4 * count)

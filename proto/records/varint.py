@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 TABLE_SIZE: Final = 16384
@@ -26,13 +27,20 @@ def write_uvarint(out: bytearray, number: int) -> None:
 
 
 class _Varints(dict[int, bytes]):
-    """Number → varint; the usual ones are precomputed, the others computed and not kept (so it never grows)."""
+    """Number → varint; keeps those of numbers below TABLE_SIZE, so it stays small."""
 
     def __missing__(self, number: int) -> bytes:
-        return encode_varint(number)
+        found = encode_varint(number)
+        if 0 <= number < TABLE_SIZE:
+            self[number] = found
+        return found
 
 
-VARINT_LIST: Final[list[bytes]] = [encode_varint(number) for number in range(TABLE_SIZE)]
-"""The varints of 0 up to TABLE_SIZE, in order."""
-VARINTS: Final[dict[int, bytes]] = _Varints(enumerate(VARINT_LIST))
+VARINTS: Final[dict[int, bytes]] = _Varints()
 """The varint of any number."""
+
+
+@cache
+def varint_list() -> list[bytes]:
+    """Return the varints of 0 up to TABLE_SIZE, in order."""
+    return [encode_varint(number) for number in range(TABLE_SIZE)]

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from tidelog.proto.records.batches import Batch
 from tidelog.proto.records.corrupt_batch import CorruptBatch
-from tidelog.proto.records.varint import TABLE_SIZE, VARINT_LIST
+from tidelog.proto.records.varint import TABLE_SIZE, varint_list
 
 RecordHeaders = tuple[tuple[str, bytes | None], ...]
 RecordFields = tuple[int, int, bytes | None, bytes | None, RecordHeaders]
@@ -144,11 +144,12 @@ def uniform_values(body: bytes, batch: Batch) -> list[bytes] | None:
     count = batch.record_count
     if count != batch.last_offset_delta + 1 or not 0 < count <= TABLE_SIZE:
         return None
+    varints = varint_list()
     found: list[bytes] = []
     position = 0
     while len(found) < count:
         start = len(found)
-        width = len(VARINT_LIST[start])
+        width = len(varints[start])
         stop = min(count, 1 << (7 * width - 1))
         try:
             number, inner = _read_varint(body, position, _INT_BITS)
@@ -167,7 +168,7 @@ def uniform_values(body: bytes, batch: Batch) -> list[bytes] | None:
         for column in chain(range(position, delta_at), range(delta_at + width, value_at), (position + step - 1,)):
             if body[column:end:step] != body[column : column + 1] * (stop - start):
                 return None
-        deltas = b"".join(VARINT_LIST[start:stop])
+        deltas = b"".join(varints[start:stop])
         for column in range(width):
             if body[delta_at + column : end : step] != deltas[column::width]:
                 return None

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import NODES_MAX, LocalCluster, NodeStatus, default_directory
+from tidelog.cli.local.cluster import NODES_MAX, LocalCluster, NodeStatus
 from tidelog.cli.local.console import LocalConsole
-from tidelog.cli.local.secured import client_file
+from tidelog.cli.local.secured import client_file, default_directory
 from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
 from tidelog.cli.terminal.settings import settings_option

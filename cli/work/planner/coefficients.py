@@ -7,10 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.work.planner.measuring import Seen
+
+if TYPE_CHECKING:
+    from tidelog.cli.work.planner.measuring import Seen
 
 SHARED_FROM: Final = 100.0
 """From this many batches per second on a node, batches share wake-ups of the event loop, so one more costs less."""

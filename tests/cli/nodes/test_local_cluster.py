@@ -283,7 +283,7 @@ def test_a_paused_node_does_not_serve_and_a_resumed_one_does(home: Path) -> None
 
 
 def test_the_default_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tidelog.cli.local.cluster import default_directory
+    from tidelog.cli.local.secured import default_directory
 
     monkeypatch.delenv("TIDELOG_HOME", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/somewhere/data")
