@@ -328,6 +328,19 @@ def test_a_failed_check_fails_the_command(
     assert "line 1 is long" in out
 
 
+def test_a_test_file_that_cannot_be_imported_is_found_without_running_a_test(
+    tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tools["checks"], "ROOT", tmp_path)
+    (tmp_path / "test_whole.py").write_text("def test_it():\n    open('ran', 'w')\n")
+    assert tools["checks"].collection() is None
+    (tmp_path / "test_broken.py").write_text("import not_there\n")
+    trouble = tools["checks"].collection()
+    assert "No module named 'not_there'" in trouble
+    assert "test_whole" not in trouble
+    assert not (tmp_path / "ran").exists()
+
+
 @pytest.mark.parametrize(
     ("given", "pytests"),
     [
