@@ -1,4 +1,4 @@
-"""How tests are dealt to the workers of pytest-xdist (``./dev test``, ``pytest -n 3``): whole files, and those that
+"""How tests are dealt to the workers of pytest-xdist (``./dev test``, ``pytest -n 4``): whole files, and those that
 share what is costly to start as one. The longest come first, so that no worker is left alone with one at the end.
 """
 

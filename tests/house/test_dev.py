@@ -344,16 +344,16 @@ def test_a_test_file_that_cannot_be_imported_is_found_without_running_a_test(
 @pytest.mark.parametrize(
     ("given", "pytests"),
     [
-        ([], ["-n", "3"]),
-        (["-q", "-x"], ["-q", "-x", "-n", "3"]),
-        (["--quick"], ["tests/near.py", "-q", "--no-loadscope-reorder", "-n", "3"]),
+        ([], ["-n", "4"]),
+        (["-q", "-x"], ["-q", "-x", "-n", "4"]),
+        (["--quick"], ["tests/near.py", "-q", "--no-loadscope-reorder", "-n", "4"]),
         (["--quick", "-s"], ["tests/near.py", "-s", "--no-loadscope-reorder"]),
         (["tests/house"], ["tests/house"]),
-        (["-k", "name", "-n", "4"], ["-k", "name", "-n", "4"]),
+        (["-k", "name", "-n", "2"], ["-k", "name", "-n", "2"]),
         (["--pdb"], ["--pdb"]),
     ],
 )
-def test_three_processes_run_tests_that_nobody_chose(
+def test_four_processes_run_tests_that_nobody_chose(
     tools: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch, given: list[str], pytests: list[str]
 ) -> None:
     commands = tools["commands"]
