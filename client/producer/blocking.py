@@ -15,6 +15,7 @@ from tidelog.client.producer.batch import Headers
 from tidelog.client.producer.blocking_base import BlockingProducer
 from tidelog.client.producer.column_sending import ColumnSending
 from tidelog.client.producer.core import BulkChunk, MetadataNeeded
+from tidelog.client.producer.later import cancel_headers, due_headers
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.records.sent_columns import RecordColumns
 
@@ -101,6 +102,30 @@ class Producer(BlockingProducer):
         """Call :meth:`send` for one record and wait until it is delivered."""
         sent = self.send(topic, value, key, headers=headers, partition=partition, timestamp_ms=timestamp_ms)
         return sent.result()
+
+    def send_later(
+        self,
+        topic: str,
+        value: object = None,
+        key: object = None,
+        *,
+        deliver_at_ms: int | None = None,
+        deliver_after_ms: int | None = None,
+        deliver_to: str | None = None,
+        headers: Headers | None = None,
+        partition: int | None = None,
+        on_delivery: Callback | None = None,
+    ) -> DeliveryFuture:
+        """Queue one record of a delay topic, as :meth:`send` does. Its leader moves it to ``deliver_to``, or to the
+        topic's ``delay.target``, at ``deliver_at_ms`` (since the epoch), or so long after it took the record. In any
+        other topic the record is there at once. Raises ``ValueError`` unless exactly one time is given."""
+        asked = due_headers(headers, deliver_at_ms, deliver_after_ms, deliver_to)
+        return self.send(topic, value, key, headers=asked, partition=partition, on_delivery=on_delivery)
+
+    def cancel_later(self, sent: RecordMetadata) -> DeliveryFuture:
+        """Queue the cancel of a record of a delay topic; ``sent`` is the result of its future. It takes effect if it is
+        delivered before the record is due."""
+        return self.send(sent.topic, headers=cancel_headers(sent.offset), partition=sent.partition)
 
     def send_many(
         self, topic: str, values: Sequence[Any], *, keys: Sequence[Any] | None = None, partition: int | None = None

@@ -15,7 +15,7 @@ from typing import Final
 from tidelog.broker.coordinators.delays.orders import AGAIN, DEAD, Asked, Router, Sent, Target, asked_of
 from tidelog.broker.coordinators.delays.pending import ENTRIES_MAX, Mark, Pending, Step
 from tidelog.broker.coordinators.delays.reading import DelayLog, NotRead
-from tidelog.broker.coordinators.delays.transaction import Batch, DelayTransactions, Refused, Unsettled
+from tidelog.broker.coordinators.delays.transaction import Batch, Beginning, DelayTransactions, Refused, Unsettled
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, TopicIdPartition, TopicPartition
@@ -151,7 +151,8 @@ class Mover:
                     if self._narrowed:
                         self._narrowed = False
                         continue
-                    self._say(f"{type(error).__name__}: {error}")
+                    if not isinstance(error, Beginning):
+                        self._say(f"{type(error).__name__}: {error}")
                     await asyncio.sleep(pause_s)
                     pause_s = min(2 * pause_s, PAUSE_MAX_S)
         finally:

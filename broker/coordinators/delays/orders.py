@@ -6,9 +6,9 @@ deliveries. So the longest delay is a constant, and what cannot be read is due a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.model.key_partition import partition_for_key
@@ -40,6 +40,17 @@ _OURS: Final = frozenset({DELIVER_AT, DELAY_MS, DELIVER_TO, DELAY_AGAIN, DELAY_I
 _READ: Final = frozenset({DELIVER_AT, DELAY_MS, DELIVER_TO, DELAY_AGAIN, CANCEL, EXPIRES_AT})
 
 
+class Headed(Protocol):
+    """What says when a record is due: the decoder's and the SDK's records have it."""
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def timestamp(self) -> int: ...
+    @property
+    def headers(self) -> Sequence[tuple[str, bytes | None]]: ...
+
+
 class Asked(NamedTuple):
     """A record's wishes. ``fault``: why they cannot be met, "" where they can."""
 
@@ -58,7 +69,7 @@ class Asked(NamedTuple):
     fault: str = ""
 
 
-def asked_of(record: Record) -> Asked:
+def asked_of(record: Headed) -> Asked:
     """Read a record's headers."""
     told = {name: value for name, value in record.headers if name in _READ}
     first_offset, first_ms, again_ms, attempt = record.offset, record.timestamp, None, 0

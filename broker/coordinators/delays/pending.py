@@ -144,6 +144,11 @@ class Pending:
 
     # --- What is to be done -------------------------------------------------------------------------
 
+    def soonest(self, count_max: int) -> list[int]:
+        """The keys of those that are due first, in order."""
+        self._sweep()
+        return heapq.nsmallest(count_max, self._heap)
+
     @property
     def next_due_ms(self) -> int | None:
         """When the first one is due; perhaps a cancelled one."""

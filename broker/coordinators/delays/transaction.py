@@ -55,6 +55,10 @@ class Unsettled(Exception):
     identity was had."""
 
 
+class Beginning(Unsettled):
+    """The coordinators' topics are being created: the cluster's first transaction."""
+
+
 class Refused(Unsettled):
     """Some partitions did not take their records."""
 
@@ -156,7 +160,7 @@ class DelayTransactions:
         node = self._node
         if node.view.image.topic(topic) is None:
             await node.create((topic,))
-            raise Unsettled(f"there was no topic {topic} yet")
+            raise Beginning(f"there was no topic {topic} yet")
         if topic == GROUP_OFFSETS_TOPIC:
             number = node.group_partition(self.group_id)
         else:
