@@ -450,6 +450,31 @@ GROUP_APPENDS_FAILED: Final = _own(
     "group_appends_failed", COUNTER, "Those batches that were refused, or whose outcome stayed unknown."
 )
 
+GROUP_LAG: Final = _own(
+    "group_lag_records",
+    GAUGE,
+    "Records of a topic that a group has yet to read, by its committed offsets.",
+    "group",
+    "topic",
+)
+GROUP_LAG_SECONDS: Final = _own(
+    "group_lag_seconds",
+    GAUGE,
+    "The age of the oldest of them, or less, if the group's coordinator has not been scraped for that long.",
+    "group",
+    "topic",
+)
+GROUP_PARTITIONS_BEHIND: Final = _own(
+    "group_partitions_behind",
+    GAUGE,
+    "Partitions in which a group is slow, stalled, stopped or rewound, by its progress over ten looks.",
+    "group",
+    "state",
+)
+GROUPS_UNWATCHED: Final = _own(
+    "groups_unwatched", GAUGE, "Groups whose lag is not watched, because others have 5,000 committed offsets."
+)
+
 LINK_LAG: Final = _own(
     "link_lag_records", GAUGE, "Records that a link's source had more when it was last heard of, by offsets.", "link"
 )

@@ -293,10 +293,15 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
 
     def committed(self, prefix: str) -> Iterator[tuple[str, Iterator[tuple[str, int, OffsetCommitValue]]]]:
         """Yield the committed offsets of groups with this name prefix. Visits every group."""
+        for name, _, offsets in self.positions():
+            if name.startswith(prefix):
+                yield name, offsets
+
+    def positions(self) -> Iterator[tuple[str, bool, Iterator[tuple[str, int, OffsetCommitValue]]]]:
+        """Yield every group's name, whether it has members, and its committed offsets."""
         for led in self._actives():
             for name, group in led.shard.state.groups.items():
-                if name.startswith(prefix):
-                    yield name, group.offsets.items()
+                yield name, not group.is_empty, group.offsets.items()
 
     # --- Effects ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.coordinators.coordinator_log import ReplicatedCoordinatorLog
+from tidelog.broker.coordinators.group_lag import GroupLags
 from tidelog.broker.handlers.groups import GroupCalls
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
@@ -21,10 +22,11 @@ from tidelog.groups.state.topics import TopicShape
 from tidelog.metadata_quorum.image.change import MetadataDelta
 from tidelog.metadata_quorum.image.image import GROUP, MetadataImage
 from tidelog.model.clock import Clock
-from tidelog.model.ids import TopicId
+from tidelog.model.ids import NodeId, TopicId
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.group_config import in_force
+from tidelog.proto.transport.network import Connection
 from tidelog.replication.manager import ReplicaManager
 
 
@@ -42,6 +44,7 @@ class Groups:
         on_fatal: Callable[[BaseException], None],
         add_partitions: AddPartitions,
         access: AccessControl,
+        connection: Callable[[NodeId], Connection | None],
     ) -> None:
         self._config = config
         self.coordinator = GroupCoordinator(
@@ -53,6 +56,7 @@ class Groups:
             add_partitions,
             topics=lambda: ImageTopics(view.image),
         )
+        self.lags = GroupLags(config.node_id, self.coordinator, view, clock, replicas.list_offsets, connection)
         self._calls = GroupCalls(self.coordinator, view, access)
         self._partition_count = config.offsets_topic_num_partitions
         replicas.watch_roles(GROUP_OFFSETS_TOPIC, self.coordinator)

@@ -120,6 +120,15 @@ RULES: Final = (
         "records that retention deletes before the group reads them are lost to it",
         "`tidelog groups describe` shows lag and readers of each partition; look at the consumers' own logs",
         _groups,
+        (
+            Alert(
+                "TidelogGroupBehind",
+                Severity.WARNING,
+                f"sum by (group, state) ({m.GROUP_PARTITIONS_BEHIND.exported}) > 0",
+                "10m",
+                "group {{ $labels.group }} is {{ $labels.state }} in {{ $value }} partitions",
+            ),
+        ),
     ),
     Rule(
         "records-lost-to-groups",

@@ -102,6 +102,12 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "Groups and transactions",
         (
+            Panel(
+                "Group lag, records", "short", ((f"topk(10, sum by (group) ({m.GROUP_LAG.exported}))", "{{group}}"),)
+            ),
+            Panel(
+                "Group lag, time", "s", ((f"topk(10, max by (group) ({m.GROUP_LAG_SECONDS.exported}))", "{{group}}"),)
+            ),
             Panel("Group members", "short", ((f"sum({m.GROUP_MEMBERS.exported})", "members"),)),
             Panel("Rebalances", "short", ((f"sum(rate({m.REBALANCES.exported}[$__rate_interval]))", "completed"),)),
             Panel(

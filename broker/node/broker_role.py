@@ -241,6 +241,7 @@ class BrokerRole:
             on_fatal=partial(supervisor.fail, "group coordination"),
             add_partitions=questions.ask,
             access=self.access,
+            connection=self._peers.connection,
         )
         self.transactions = Transactions(
             config,

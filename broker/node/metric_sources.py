@@ -12,6 +12,7 @@ from tidelog.broker import metrics as m
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.coordinators.delays.delays import Delays
+from tidelog.broker.coordinators.group_lag import GroupLags
 from tidelog.broker.coordinators.link_positions import links_known
 from tidelog.broker.coordinators.transactions import Transactions
 from tidelog.broker.health.facts import Link
@@ -99,6 +100,7 @@ class NodeSource:
             if node.broker.cleaning is not None:
                 yield from _cleaning(node.broker.cleaning)
             yield from _groups(node.broker.groups.coordinator)
+            yield from _lags(node.broker.groups.lags)
             now_ms = time.time_ns() // 1_000_000
             yield from _links(links_known(node.broker.groups.coordinator, node.view.image, now_ms))
             yield from _transactions(node.broker.transactions)
@@ -305,6 +307,16 @@ def _groups(coordinator: GroupCoordinator) -> Iterator[Reading]:
     yield Reading(m.GROUP_RECORDS_PASSED_OVER, counters.passed_over_records)
     yield Reading(m.GROUP_APPENDS, counters.appends)
     yield Reading(m.GROUP_APPENDS_FAILED, counters.failed_appends)
+
+
+def _lags(lags: GroupLags) -> Iterator[Reading]:
+    for group in lags.groups:
+        for topic, records in group.records.items():
+            yield Reading(m.GROUP_LAG, records, (group.name, topic))
+            yield Reading(m.GROUP_LAG_SECONDS, group.age_ms[topic] / 1000, (group.name, topic))
+        for state, count in group.states.items():
+            yield Reading(m.GROUP_PARTITIONS_BEHIND, count, (group.name, state.value))
+    yield Reading(m.GROUPS_UNWATCHED, lags.unwatched)
 
 
 def _links(links: Iterable[Link]) -> Iterator[Reading]:

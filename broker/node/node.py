@@ -490,7 +490,9 @@ class Node:
         found = [f"{one.severity.value}: {one.what}: {one.do}" for one in self._own_health.findings()]
         return text_page(200, "\n".join(("alive", *found, *lines[:DAMAGE_SHOWN_MAX], "")), "alive")
 
-    def _metrics(self) -> Page:
+    async def _metrics(self) -> Page:
+        if self.broker is not None:
+            await self.broker.groups.lags.look()
         if self._metrics_page is None:
             self._metrics_page = MetricsPage(NodeSource(self))
         return Page(200, CONTENT_TYPE, self._metrics_page.render())

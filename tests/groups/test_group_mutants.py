@@ -66,6 +66,13 @@ BOUNDS = (
         "        if consumer.work is None:\n",
         "groups/test_portions.py::test_targets_are_made_at_most_once_in_an_interval",
     ),
+    bound(
+        "offsets-watched-without-bound",
+        "broker.coordinators.group_lag",
+        "            if len(committed) >= POSITIONS_MAX:\n",
+        "            if False:\n",
+        "health/test_group_lag.py::test_groups_are_told_of_by_their_coordinator_whoever_leads_their_partitions",
+    ),
 )
 
 

@@ -56,6 +56,7 @@ FIRES: dict[str, tuple[int, Series]] = {
         9,
         [("process_open_fds", A, "900x20"), ("process_max_fds", A, "1000x20"), (m.UPTIME, A, "1x20")],
     ),
+    "TidelogGroupBehind": (12, [(m.GROUP_PARTITIONS_BEHIND, {**A, "group": "g", "state": "stopped"}, "2x20")]),
     "TidelogLinkBehind": (9, [(m.LINK_LAG_SECONDS, {**A, "link": "dr"}, "61+60x20")]),
     "TidelogLinkStopped": (2, [(m.LINK_PARTITIONS_STOPPED, {**A, "link": "dr"}, "1x20")]),
     "TidelogPreparedTransaction": (70, [(m.TRANSACTIONS, {**A, "state": "Prepared"}, "1x90")]),
