@@ -24,6 +24,7 @@ from tidelog.client.workers.owning import Owning
 from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, Plan, WorkersCounts, log
 from tidelog.client.workers.retry import RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
+from tidelog.client.workers.time_to_live import TimeToLive
 from tidelog.model.clock import Clock
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.transport.network import Network
@@ -47,6 +48,7 @@ class AsyncWorkers:
         retry: RetryPolicy | None = None,
         dead_letters: str | None = None,
         deduplicate: Deduplicate | None = None,
+        time_to_live: TimeToLive | None = None,
         in_flight_max: int = 1_000,
         drain_timeout: float = 30.0,
         consumer_settings: dict[str, Any] | None = None,
@@ -56,8 +58,8 @@ class AsyncWorkers:
         _rng: random.Random | None = None,
     ) -> None:
         self._plan = Plan(
-            handler, topics, group_id, workers, ordered_by, retry, dead_letters, deduplicate, in_flight_max,
-            drain_timeout, consumer_settings, producer_settings, _clock, _rng,
+            handler, topics, group_id, workers, ordered_by, retry, dead_letters, deduplicate, time_to_live,
+            in_flight_max, drain_timeout, consumer_settings, producer_settings, _clock, _rng,
         )  # fmt: skip
         self._bootstrap = bootstrap_servers
         self._inside: dict[str, Any] = {"_network": _network, "_clock": _clock, "_rng": _rng}
@@ -233,7 +235,7 @@ class AsyncWorkers:
 
     async def _work(self) -> None:
         while (work := await self._next()) is not None:
-            failure = await self._call(work.record)
+            failure = self._plan.expired(work) or await self._call(work.record)
             async with self._changed:
                 if not self._plan.done(work, failure):
                     self._wake()

@@ -20,6 +20,7 @@ from tidelog.client.workers.handling import Failure, Handler
 from tidelog.client.workers.plan import Plan
 from tidelog.client.workers.retry import RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
+from tidelog.client.workers.time_to_live import TimeToLive
 from tidelog.model.clock import Clock
 from tidelog.proto.transport.network import Network
 
@@ -44,6 +45,7 @@ class BlockingWorkers:
     A handler that raises gets the record again as ``retry`` says (default: once). What it does not mend goes to the
     topic ``dead_letters``, in one transaction with the commit that says so: readers of committed records find each
     once. Without that topic, ``run()`` raises the handler's error, and the record comes again at the next run.
+    ``time_to_live`` says when a record is not handled any more.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class BlockingWorkers:
         retry: RetryPolicy | None = None,
         dead_letters: str | None = None,
         deduplicate: Deduplicate | None = None,
+        time_to_live: TimeToLive | None = None,
         in_flight_max: int = 1_000,
         drain_timeout: float = 30.0,
         consumer_settings: dict[str, Any] | None = None,
@@ -69,8 +72,8 @@ class BlockingWorkers:
         _rng: random.Random | None = None,
     ) -> None:
         self._plan = Plan(
-            handler, topics, group_id, workers, ordered_by, retry, dead_letters, deduplicate, in_flight_max,
-            drain_timeout, consumer_settings, producer_settings, _clock, _rng,
+            handler, topics, group_id, workers, ordered_by, retry, dead_letters, deduplicate, time_to_live,
+            in_flight_max, drain_timeout, consumer_settings, producer_settings, _clock, _rng,
         )  # fmt: skip
         self._bootstrap = bootstrap_servers
         self._inside: dict[str, Any] = {

@@ -16,9 +16,9 @@ Handler = Callable[[ConsumerRecord], Any]
 STACK_MAX: Final = 4_096
 """Maximum characters to keep of a traceback, from its end."""
 
-Reason = Literal["attempts", "rejected", "invalid"]
+Reason = Literal["attempts", "rejected", "invalid", "expired"]
 """``attempts``: another try may help; ``rejected``: no retry fixes the handler's error; ``invalid``: a deserializer
-refused the record."""
+refused the record; ``expired``: the handler did not get it, because its time to live was over."""
 
 
 class Failure(NamedTuple):

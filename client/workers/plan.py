@@ -18,6 +18,7 @@ from tidelog.client.workers.dead_letters import comes_again, dead_letter, past_o
 from tidelog.client.workers.handling import Failure, Handler, Handling
 from tidelog.client.workers.retry import ONCE, RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
+from tidelog.client.workers.time_to_live import TimeToLive
 from tidelog.model.clock import Clock, SystemClock
 from tidelog.model.ids import TopicPartition
 
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 class WorkersCounts:
     """The progress so far. ``handled``: the handler returned; ``retried``: it raised, and got the record again;
     ``dead``: dead letters written; ``duplicates``: skipped by their id; ``skipped``: finished by a former owner of the
-    partition, as its commit says."""
+    partition, as its commit says; ``expired``: not handled because their time to live was over."""
 
     read: int = 0
     handled: int = 0
@@ -47,6 +48,7 @@ class WorkersCounts:
     dead: int = 0
     duplicates: int = 0
     skipped: int = 0
+    expired: int = 0
 
 
 class Letters(NamedTuple):
@@ -72,6 +74,7 @@ class Plan:
         retry: RetryPolicy | None,
         dead_letters: str | None,
         deduplicate: Deduplicate | None,
+        time_to_live: TimeToLive | None,
         in_flight_max: int,
         drain_timeout: float,
         consumer_settings: dict[str, Any] | None,
@@ -89,6 +92,7 @@ class Plan:
         self.retry: Final = retry or ONCE
         self.dead_letters: Final = dead_letters
         self.deduplicate: Final = deduplicate
+        self.time_to_live: Final = time_to_live
         self.drain_s: Final = drain_timeout
         self.counts: Final = WorkersCounts()
         given = {name.replace(".", "_"): value for name, value in (consumer_settings or {}).items()}
@@ -119,6 +123,8 @@ class Plan:
             raise ValueError(f"in_flight_max: expected workers ({self.workers}) or more, found {in_flight_max}")
         if self.dead_letters in self.topics:
             raise ValueError(f"dead_letters: expected a topic that is not being read, found {self.dead_letters!r}")
+        if self.time_to_live is not None and self.time_to_live.dead_letters and self.dead_letters is None:
+            raise ValueError("time_to_live: expected dead_letters, a topic for expired records, found none")
         if self.deduplicate is not None and given.get("auto_offset_reset", "earliest") != "earliest":
             raise ConfigError(
                 "auto_offset_reset: expected 'earliest' with deduplicate, which reads back and must skip nothing, "
@@ -172,6 +178,14 @@ class Plan:
         self.counts.read += len(records)
         self.counts.duplicates, self.counts.skipped = self.board.duplicates, self.board.skipped
 
+    def expired(self, work: Work) -> Failure | None:
+        """Why a record is not to be handled any more, if that is so."""
+        until_ms = None if self.time_to_live is None else self.time_to_live.expires_ms(work.record)
+        if until_ms is None or self.clock.now_ms() < until_ms:
+            return None
+        text = f"expected to be handled before {until_ms} ms, found {self.clock.now_ms()} ms"
+        return Failure("expired", "", text, "", None)
+
     def done(self, work: Work, failure: Failure | None) -> bool:
         """Take a worker's result. Returns False if the record is to be given up, which the polling side does."""
         board, counts = self.board, self.counts
@@ -181,6 +195,15 @@ class Plan:
             board.finish(work)
             counts.handled += 1
             return True
+        if failure.reason == "expired":
+            assert self.time_to_live is not None
+            self.time_to_live.skipped += 1
+            counts.expired += 1
+            if not self.time_to_live.dead_letters:
+                board.finish(work)
+                return True
+            self._given_up[work] = failure
+            return False
         log.info(
             "%s: the handler failed at offset %d: %s", work.record.topic_partition, work.record.offset, failure.message
         )

@@ -116,6 +116,12 @@ class TopicConfig:
         "Whether a record has its producer's or the broker's time.",
         choices=(CREATE_TIME, LOG_APPEND_TIME),
     )
+    message_ttl_ms: int = long(
+        -1,
+        "How long after its timestamp a record is worth reading: delay topics deliver nothing later than that after "
+        "its due time, and TimeToLive of the SDK takes it from here; -1 is no limit.",
+        at_least=-1,
+    )
     min_cleanable_dirty_ratio: float = double(
         0.5, "Uncompacted share of a log at which compaction begins.", at_least=0, at_most=1
     )

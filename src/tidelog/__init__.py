@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from tidelog.client.sinks import SinkOutcome as SinkOutcome
     from tidelog.client.workers.retry import RetryPolicy as RetryPolicy
     from tidelog.client.workers.seen_ids import Deduplicate as Deduplicate
+    from tidelog.client.workers.time_to_live import TimeToLive as TimeToLive
     from tidelog.client.workers.workers import Workers as Workers
     from tidelog.model import assignors as assignors
     from tidelog.model.client_quotas import ClientQuotaEntity as ClientQuotaEntity
@@ -109,6 +110,7 @@ _HOMES = {
     "RecordMetadata": "client.delivery",
     "ResourceType": "security.acls",
     "RetryPolicy": "client.workers.retry",
+    "TimeToLive": "client.workers.time_to_live",
     "ScramCredentialInfo": "client.admin.users",
     "ScramMechanism": "security.scram",
     "SinkJob": "client.sinks",

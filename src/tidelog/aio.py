@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tidelog import SinkOutcome as SinkOutcome
     from tidelog import SqliteOutbox as SqliteOutbox
     from tidelog import TidelogError as TidelogError
+    from tidelog import TimeToLive as TimeToLive
     from tidelog import TopicPartition as TopicPartition
     from tidelog import TransactionState as TransactionState
     from tidelog import UserScramCredentialDeletion as UserScramCredentialDeletion

@@ -207,6 +207,8 @@ class Router:
         if not fault:
             target = self._target(name)
             fault = target_fault(self._source, self._config, name, target)
+        if not fault and target is not None and 0 <= target.config.message_ttl_ms <= self._now_ms - asked.first_due_ms:
+            reason, fault = "expired", f"message.ttl.ms of {name}: due at {asked.first_due_ms}, found {self._now_ms}"
         if not fault:
             assert target is not None
             partition = self._partition(target, record, asked)

@@ -38,7 +38,7 @@ def dlq() -> None:
 _filters: Final = options(
     click.option("--exception", metavar="TEXT", help="Only letters whose exception name or text contains this."),
     click.option("--origin", metavar="TOPIC", help="Only letters that came from this topic."),
-    click.option("--reason", help="Only letters with this reason: attempts, rejected, invalid."),
+    click.option("--reason", help="Only letters with this reason: attempts, rejected, invalid, expired."),
 )
 
 

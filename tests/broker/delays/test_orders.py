@@ -107,6 +107,25 @@ def test_what_the_target_refused_is_a_dead_letter_that_says_so() -> None:
     assert b"MESSAGE_TOO_LARGE" in (dict(dead.headers)["__dlq.errors.message"] or b"")
 
 
+@pytest.mark.parametrize(
+    ("told", "ttl_ms", "kind"),
+    [
+        ({"delay_ms": 5}, 5, DEAD),  # due five before now
+        ({"delay_ms": 5}, 6, DELIVERED),
+        ({"delay_ms": 5}, -1, DELIVERED),
+        ({"delay_ms": 5, "expires_at": APPENDED_MS + 10}, -1, DEAD),
+        ({"delay_ms": 5, "expires_at": APPENDED_MS + 11}, -1, DELIVERED),
+        ({"delay_ms": 5, "delay_again": f"{APPENDED_MS + 9},1,7,{APPENDED_MS}"}, 5, DEAD),  # counted from the first
+    ],
+)
+def test_what_comes_too_late_is_a_dead_letter(told: dict[str, object], ttl_ms: int, kind: str) -> None:
+    target = Target("bills", 1, TopicConfig(delay_sources=("later",), message_ttl_ms=ttl_ms))
+    found = sent(told, target, DEAD_TOPIC)
+    assert isinstance(found, Sent)
+    assert found.kind == kind
+    assert (dict(found.headers).get("tidelog-dlq-reason") == b"expired") == (kind == DEAD)
+
+
 @pytest.mark.parametrize("letters", [(), (Target("dead", 1, TopicConfig()),)])
 def test_without_dead_letters_it_stays(letters: tuple[Target, ...]) -> None:
     kept = sent({}, BILLS, *letters)
