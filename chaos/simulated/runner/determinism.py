@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 from tidelog.chaos.simulated.runner.pool import RUN_S_MAX, Finished, Job, Pool
+from tidelog.chaos.simulated.world.scenario import Outcome
 
 HASH_SEEDS = ("1", "4242")
 """``PYTHONHASHSEED`` of the first and of the second run, so that the order of string sets differs."""
@@ -31,10 +32,12 @@ def differences(
     workers: int,
     file: Path | None = None,
     run_s_max: float = RUN_S_MAX,
+    first_run: Callable[[Outcome], object] = lambda outcome: None,
 ) -> list[Difference]:
     """Run every seed of every scenario twice and return those whose two runs differ.
 
     The second time the seeds run in reverse order, which exposes state that a run leaves behind in its process.
+    ``first_run`` is called with the outcome of each seed's first run.
     """
     jobs = [Job(name, seed) for seed in seeds for name in scenarios]
     count = min(workers, len(jobs))
@@ -46,6 +49,8 @@ def differences(
         other.start()  # start now: the sources may be edited while the first runs are under way
         first = {finished.job: finished for finished in pool.run(jobs) if finished is not None}
         again = {finished.job: finished for finished in other.run(reversed(jobs)) if finished is not None}
+        for finished in first.values():
+            first_run(finished.outcome)
         apart = [Difference(job, what) for job in jobs if (what := _difference(first[job], again[job]))]
         return [
             entry._replace(what=f"{entry.what}; {_first_line_apart(pool, other, entry.job)}")
