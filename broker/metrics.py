@@ -205,6 +205,9 @@ PARTITION_COUNT: Final = _replicas("PartitionCount", "Replicas on this node.")
 LEADER_COUNT: Final = _replicas("LeaderCount", "Partitions that this node leads.")
 UNDER_REPLICATED: Final = _replicas("UnderReplicatedPartitions", "Led partitions with a replica outside the ISR.")
 REASSIGNING: Final = _replicas("ReassigningPartitions", "Led partitions with replicas on the move.")
+REASSIGNMENTS_WAITING: Final = _own(
+    "reassignments_waiting", GAUGE, "Those whose new replicas are on a broker that is fenced or gone."
+)
 UNDER_MIN_ISR: Final = _replicas(
     "UnderMinIsrPartitionCount", "Led partitions with fewer in-sync replicas than min.insync.replicas."
 )

@@ -255,9 +255,9 @@ RULES: Final = (
             Alert(
                 "TidelogReassignmentStuck",
                 _WARNING,
-                f"sum({m.REASSIGNING.exported}) > 0 and sum(rate({m.REPLICATION_BYTES_IN.exported}[15m])) == 0",
-                "15m",
-                "{{ $value }} partitions are being moved, but no replica fetches anything",
+                f"sum({m.REASSIGNMENTS_WAITING.exported}) > 0",
+                "5m",
+                "{{ $value }} partitions are being moved to a broker that is fenced or gone",
             ),
         ),
     ),

@@ -27,6 +27,7 @@ from tidelog.broker.node.broker_role import BrokerRole
 from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.groups.coordinator import GroupCoordinator
 from tidelog.metadata_quorum.controller_node import ControllerNode
+from tidelog.metadata_quorum.image.image import MetadataImage
 from tidelog.model.ids import NO_NODE, NodeId
 from tidelog.proto.kafka.schemas import api_name
 from tidelog.security.audit import Audit, AuditKind
@@ -95,7 +96,7 @@ class NodeSource:
             yield from _access(node.broker.access)
             yield from _quotas(node.broker.client_quotas)
             yield from _client_metrics(node.broker.telemetry)
-            yield from _replicas(node.broker)
+            yield from _replicas(node.broker, node.view.image)
             yield from _logs(node.broker)
             if node.broker.cleaning is not None:
                 yield from _cleaning(node.broker.cleaning)
@@ -206,8 +207,9 @@ def _kafka(traffic: KafkaTraffic) -> Iterator[Reading]:
     yield Reading(m.KAFKA_MALFORMED, traffic.malformed)
 
 
-def _replicas(broker: BrokerRole) -> Iterator[Reading]:
-    leaders = under = below_min = at_min = moving = lag = 0
+def _replicas(broker: BrokerRole, image: MetadataImage) -> Iterator[Reading]:
+    leaders = under = below_min = at_min = moving = waiting = lag = 0
+    live = {node_id for node_id, one in image.brokers.items() if not one.fenced}
     for replica in broker.replicas.replicas.values():
         partition = replica.partition
         if partition.leading is None:
@@ -218,12 +220,14 @@ def _replicas(broker: BrokerRole) -> Iterator[Reading]:
         state = partition.state
         under += in_sync < len(state.replicas) - len(state.adding)
         moving += bool(state.adding or state.removing)
+        waiting += not live.issuperset(state.adding)
         below_min += in_sync < partition.min_isr
         at_min += in_sync == partition.min_isr
     yield Reading(m.PARTITION_COUNT, len(broker.replicas.replicas))
     yield Reading(m.LEADER_COUNT, leaders)
     yield Reading(m.UNDER_REPLICATED, under)
     yield Reading(m.REASSIGNING, moving)
+    yield Reading(m.REASSIGNMENTS_WAITING, waiting)
     yield Reading(m.UNDER_MIN_ISR, below_min)
     yield Reading(m.AT_MIN_ISR, at_min)
     for name, throttle in (

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tidelog import TopicPartition
+from tidelog import NewTopic, TopicPartition
 from tidelog.console.access import access_of
 from tidelog.console.schemas.settings import load
 from tidelog.console.web.sessions import IDLE_S
@@ -115,6 +115,12 @@ class Page:
         for text in ("Loading …", "Asking the cluster …", "Reading: "):
             self.tab.get_by_text(text).first.wait_for(state="detached")
 
+    def sizes(self) -> list[int]:
+        """Return a list that gets the bytes of every answer from now on."""
+        found: list[int] = []
+        self.tab.on("requestfinished", lambda one: found.append(one.sizes()["responseBodySize"]))
+        return found
+
     def close(self) -> None:
         self.context.close()
 
@@ -179,13 +185,53 @@ def test_a_page_without_anything_and_one_whose_node_dies(browser: Browser) -> No
             console.close()
 
 
-def test_the_first_paint_comes_soon_and_the_page_is_small(page: Page) -> None:
-    sizes: list[int] = []
-    page.tab.on("requestfinished", lambda one: sizes.append(one.sizes()["responseBodySize"]))
-    page.go("/topics")
-    painted = page.tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    assert painted < 10_000, "1 s on a machine that does nothing else; this one may do ten things"
-    assert sum(sizes) < 300_000
+def test_a_full_cluster_is_shown_page_by_page(browser: Browser) -> None:
+    """1,000 topics with 10,000 partitions, 500 groups: a browser gets what it shows, and no name becomes markup."""
+    with Cluster(1, transport="grpc", config={"http.listener": ""}) as cluster, cluster.admin() as admin:
+        for hundred in range(10):
+            admin.create_topics([NewTopic(f"topic-{hundred}{number:02}", 10, 1) for number in range(100)], timeout=120)
+        for number in range(500):
+            admin.alter_consumer_group_offsets(f"{number:03}{HOSTILE}", {TopicPartition("topic-000", 0): 0})
+        console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False})
+        page = Page(browser, console, **LOOKS[0])
+        sizes = page.sizes()
+        rows = page.tab.get_by_role("table").locator("tbody tr")
+        try:
+            page.go("/groups?page=3")
+            page.tab.get_by_text("page 3 of 3").wait_for()
+            assert rows.count() == 100
+            assert rows.last.locator("th").inner_text() == f"499{HOSTILE}"
+            page.go("/topics")
+            page.tab.get_by_text("page 1 of 5").wait_for()
+            assert rows.count() == 200
+            page.tab.get_by_role("button", name="Next").click()
+            page.tab.get_by_role("link", name="topic-200", exact=True).wait_for()
+            page.tab.get_by_label("Search by name").fill("topic-73")
+            page.tab.get_by_text("10 of 1,000 topics").wait_for()
+            assert rows.count() == 10
+            assert page.tab.url.endswith("?search=topic-73")
+            page.go("/")
+            page.tab.get_by_text("10,050").first.wait_for()
+            assert page.tab.evaluate("window.hit") is None
+            assert sum(sizes) < 300_000, "all pages together"
+            assert page.complaints == []
+        finally:
+            page.close()
+            console.close()
+
+
+def test_the_first_paint_comes_soon_and_the_page_is_small(
+    browser: Browser, shown_console: tuple[Console, Cluster]
+) -> None:
+    paints: list[float] = []
+    while not paints or (min(paints) >= 1_000 and len(paints) < 10):  # other programs may have the processor
+        page = Page(browser, shown_console[0], **LOOKS[0])  # with an empty cache
+        sizes = page.sizes()
+        page.go("/topics")
+        paints.append(page.tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+        page.close()
+        assert sum(sizes) < 300_000
+    assert min(paints) < 1_000, f"ms until something is seen: {paints}"
 
 
 def test_hostile_bytes_are_text_wherever_they_stand(page: Page) -> None:

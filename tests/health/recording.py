@@ -1,74 +1,205 @@
-"""Records what nodes export while a cluster of real processes loses nodes, and in a rolling restart.
+"""Records what nodes export while a cluster of real processes has one trouble or another, and in a rolling restart.
 
-``./dev run python -m tests.health.recording`` writes the files of ``recordings/`` anew; it takes eleven minutes. The
-tests judge the alerts by them (``test_recorded_drills.py``).
+``./dev run python -m tests.health.recording`` writes the files of ``recordings/`` anew, or those that are named. It
+takes 45 minutes. The tests judge the alerts by them (``test_recorded_drills.py``).
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
-from tidelog import Producer
+from tidelog import Admin, Consumer, NewTopic, Producer, TidelogError, TopicPartition
 from tidelog.broker import metrics
 from tidelog.broker.health.rules import RULES
 from tidelog.cli.local.cluster import LocalCluster
 
 EVERY_S: Final = 15
 NAMES: Final = {name for rule in RULES for alert in rule.alerts for name in re.findall(r"\b[a-z]+_\w+", alert.expr)}
-Act = Callable[[LocalCluster], object]
 Scrape = dict[int, dict[str, str] | None]
 """Of each node, the values by series; ``None`` if it did not answer. Clocks are less the recorder's own."""
 CLOCK: Final = metrics.CLOCK.exported
+SEGMENT_BYTES: Final = 2**20
+
+
+@dataclass
+class Stage:
+    """A cluster with its programs: a producer and a group run until they are told to stop."""
+
+    cluster: LocalCluster
+    over: threading.Event = field(default_factory=threading.Event)
+    unread: threading.Event = field(default_factory=threading.Event)
+    """Set: the group's consumer stops."""
+    transaction: Producer | None = None
+
+    def admin(self) -> Admin:
+        return Admin(self.cluster.bootstrap)
+
+
+Act = Callable[[Stage], object]
+
+
+class Drill(NamedTuple):
+    """How many seconds are recorded, and what is done when."""
+
+    seconds: int
+    acts: Sequence[tuple[int, Act]]
+    settings: Mapping[str, str] = MappingProxyType({})
 
 
 def kill(node: int) -> Act:
-    return lambda cluster: cluster.kill(node)
+    return lambda stage: stage.cluster.kill(node)
+
+
+def start(node: int) -> Act:
+    return lambda stage: stage.cluster.start([node])
 
 
 def restart(node: int) -> Act:
-    def act(cluster: LocalCluster) -> None:
-        cluster.stop([node])
-        cluster.start([node])
-        cluster.wait_ready([node], timeout_s=120)
+    def act(stage: Stage) -> None:
+        stage.cluster.stop([node])
+        stage.cluster.start([node])
+        stage.cluster.wait_ready([node], timeout_s=120)
 
     return act
 
 
-DRILLS: Final[dict[str, tuple[int, list[tuple[int, Act]]]]] = {
-    "node-loss": (660, [(60, kill(2)), (480, kill(3))]),
-    "rolling-restart": (480, [(60, restart(1)), (130, restart(2)), (200, restart(3))]),
+def topic(name: str, *replicas: int, **settings: str) -> Act:
+    """Create a topic of one partition on these nodes."""
+    configs = {key.replace("_", "."): value for key, value in settings.items()}
+
+    def act(stage: Stage) -> None:
+        with stage.admin() as admin:
+            admin.create_topics([NewTopic(name, assignments={0: replicas}, configs=configs)])
+
+    return act
+
+
+def write(name: str, records: int) -> Act:
+    def act(stage: Stage) -> None:
+        with Producer(stage.cluster.bootstrap) as producer:
+            for _ in range(records):
+                producer.send(name, b"x" * 1_000)
+            producer.flush()
+
+    return act
+
+
+def move(name: str, *replicas: int) -> Act:
+    def act(stage: Stage) -> None:
+        with stage.admin() as admin:
+            admin.alter_partition_reassignments({TopicPartition(name, 0): replicas})
+
+    return act
+
+
+def begin(name: str) -> Act:
+    """Leave a transaction open in a topic."""
+
+    def act(stage: Stage) -> None:
+        stage.transaction = producer = Producer(stage.cluster.bootstrap, transactional_id="recorded")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(name, b"x").result(60)
+
+    return act
+
+
+def commit(stage: Stage) -> None:
+    assert stage.transaction is not None
+    try:
+        stage.transaction.commit_transaction(timeout=20)
+    except (TidelogError, TimeoutError):
+        pass  # it is decided, and the markers wait
+    stage.transaction.close(timeout=5)
+
+
+def flip(name: str, node: int) -> Act:
+    """Change a byte in the middle of the topic's first segment."""
+
+    def act(stage: Stage) -> None:
+        (place,) = stage.cluster.node(node).data_dir.glob(f"**/{name}-0")
+        segment = min(place.glob("*.log"))
+        with segment.open("r+b") as file:
+            file.seek(SEGMENT_BYTES // 2)
+            byte = file.read(1)
+            file.seek(SEGMENT_BYTES // 2)
+            file.write(bytes([byte[0] ^ 1]))
+
+    return act
+
+
+DRILLS: Final[dict[str, Drill]] = {
+    "node-loss": Drill(660, [(60, kill(2)), (480, kill(3))]),
+    "rolling-restart": Drill(480, [(60, restart(1)), (130, restart(2)), (200, restart(3))]),
+    "reader-loss": Drill(900, [(60, lambda stage: stage.unread.set())]),
+    "weak-topics": Drill(
+        480,
+        [
+            (5, topic("strict", 1, 2, 3, min_insync_replicas="3")),
+            (6, topic("single", 3)),
+            (7, topic("moved", 1, 2)),
+            (45, begin("single")),
+            (60, kill(3)),
+            (75, move("moved", 1, 3)),
+            (85, commit),
+        ],
+    ),
+    "unclean-election": Drill(
+        330,
+        [
+            (5, topic("risky", 1, 2, unclean_leader_election_enable="true")),
+            (30, write("risky", 10)),
+            (60, kill(2)),
+            (90, write("risky", 10)),
+            (100, kill(1)),
+            (104, start(2)),
+            (135, start(1)),
+        ],
+    ),
+    "rotten-disk": Drill(
+        480,
+        [
+            (5, topic("rotten", 1, segment_bytes=str(SEGMENT_BYTES))),
+            (10, write("rotten", 100)),
+            (60, flip("rotten", 1)),
+        ],
+        {"log.scrub.interval.ms": "20000"},
+    ),
 }
-"""How many seconds are recorded, and what is done when."""
 
 
-def record(directory: Path, seconds: int, acts: Sequence[tuple[int, Act]]) -> list[Scrape]:
-    """Three nodes with a producer, from the start of which the seconds count."""
-    cluster = LocalCluster.create(directory, nodes=3)
+def record(directory: Path, drill: Drill) -> list[Scrape]:
+    """Three nodes with a producer and a group, from the start of which the seconds count."""
+    stage = Stage(LocalCluster.create(directory, nodes=3, settings=drill.settings))
+    cluster = stage.cluster
     found: list[Scrape] = []
-    over = threading.Event()
     threads = []
     try:
         cluster.start()
         cluster.wait_ready(timeout_s=120)
         began_s = time.monotonic()
         threads = [
-            threading.Thread(target=_produce, args=(cluster.bootstrap, over)),
-            threading.Thread(target=_act, args=(cluster, began_s, acts)),
+            threading.Thread(target=_produce, args=(stage,)),
+            threading.Thread(target=_consume, args=(stage,)),
+            threading.Thread(target=_act, args=(stage, began_s, drill.acts)),
         ]
         for thread in threads:
             thread.start()
-        for number in range(seconds // EVERY_S + 1):
+        for number in range(drill.seconds // EVERY_S + 1):
             time.sleep(max(0.0, began_s + number * EVERY_S - time.monotonic()))
             found.append({node: _scrape(cluster, node) for node in cluster.nodes})
     finally:
-        over.set()
+        stage.over.set()
         for thread in threads:
             thread.join()
         for node in cluster.nodes:
@@ -77,16 +208,23 @@ def record(directory: Path, seconds: int, acts: Sequence[tuple[int, Act]]) -> li
     return found
 
 
-def _produce(bootstrap: str, over: threading.Event) -> None:
-    with Producer(bootstrap, delivery_timeout_ms=20_000, request_timeout_ms=5_000) as producer:
-        while not over.wait(0.05):
+def _produce(stage: Stage) -> None:
+    with Producer(stage.cluster.bootstrap, delivery_timeout_ms=20_000, request_timeout_ms=5_000) as producer:
+        while not stage.over.wait(0.05):
             producer.send("recorded", b"x")
 
 
-def _act(cluster: LocalCluster, began_s: float, acts: Sequence[tuple[int, Act]]) -> None:
+def _consume(stage: Stage) -> None:
+    with Consumer(stage.cluster.bootstrap, group_id="readers", auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(["recorded"])
+        while not (stage.over.is_set() or stage.unread.is_set()):
+            consumer.poll(0.5)
+
+
+def _act(stage: Stage, began_s: float, acts: Sequence[tuple[int, Act]]) -> None:
     for at_s, act in acts:
         time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-        act(cluster)
+        act(stage)
 
 
 def _scrape(cluster: LocalCluster, node: int) -> dict[str, str] | None:
@@ -132,8 +270,8 @@ def _spelled(values: Sequence[str | None]) -> str:
 
 
 if __name__ == "__main__":
-    for name, (seconds, acts) in DRILLS.items():
+    for name in sys.argv[1:] or DRILLS:
         with tempfile.TemporaryDirectory() as place:
-            series = as_series(record(Path(place) / "cluster", seconds, acts))
+            series = as_series(record(Path(place) / "cluster", DRILLS[name]))
         path = Path(__file__).with_name("recordings") / f"{name}.json"
         path.write_text(json.dumps(series, indent=0) + "\n")

@@ -28,7 +28,7 @@ FIRES: dict[str, tuple[int, Series]] = {
     "TidelogPartitionOffline": (3, [(m.ACTIVE_CONTROLLERS, A, "1x20"), (m.OFFLINE_PARTITIONS, A, "1x20")]),
     "TidelogUnderMinIsr": (3, [(m.UNDER_MIN_ISR, A, "0x20"), (m.UNDER_MIN_ISR, B, "1x20")]),
     "TidelogUnderReplicated": (9, [(m.UNDER_REPLICATED, A, "2x20"), (m.REASSIGNING, A, "0x20")]),
-    "TidelogReassignmentStuck": (40, [(m.REASSIGNING, A, "1x60"), (m.REPLICATION_BYTES_IN, A, "7x60")]),
+    "TidelogReassignmentStuck": (9, [(m.REASSIGNMENTS_WAITING, A, "1x20"), (m.REASSIGNMENTS_WAITING, B, "0x20")]),
     "TidelogUncleanElection": (6, [(m.UNCLEAN_ELECTIONS, A, "0x4 1x20")]),
     "TidelogLogDirectoryOffline": (2, [(m.OFFLINE_DIRS, A, "1x20")]),
     "TidelogDiskFillsUp": (90, [(m.DISK_FREE, A, "900-5x180"), (m.DISK_TOTAL, A, "1000x180")]),
