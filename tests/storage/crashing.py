@@ -67,6 +67,12 @@ class CrashWorkload(Generic[ModelT]):
         self.cleaner = LogCleaner(self.manager, lambda log: self.model.high_watermark)
         self.faults = faults
 
+    def end(self) -> None:
+        """End the process in good order. Until the next one starts, the workload can be copied with ``deepcopy``."""
+        self.manager.close()
+        self.disk.end_process()
+        del self.manager, self.log, self.cleaner, self.faults
+
     def flush(self) -> None:
         self.log.flush()
         self.model.floor = self.log.recovery_point

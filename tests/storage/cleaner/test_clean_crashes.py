@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import random
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -337,12 +338,12 @@ def clean_wholly(work: Workload) -> None:
 @pytest.mark.parametrize("how", ["kill", "power loss", "power loss, names in any order"])
 def test_a_pass_can_end_at_every_single_call(how: str) -> None:
     """With it every step of the swap and of what recovery does about it."""
+    begun = prepared(3)
+    begun.disk.names_in_order = "any" not in how
+    before = records_in(contents(begun.log), 0)
+    begun.end()
     for step in range(1, 1_000):
-        work = prepared(3)
-        work.disk.names_in_order = "any" not in how
-        before = records_in(contents(work.log), 0)
-        work.manager.close()
-        work.disk.end_process()
+        work = deepcopy(begun)
         faults = Faults(random.Random(step))
         work.boot(faults)
         faults.kill_at = faults.steps + step
@@ -379,12 +380,12 @@ def ready_to_swap(work: Workload, segments: int = 3) -> Cleaning:
 @pytest.mark.parametrize("follows_another", [False, True])
 def test_names_that_are_lost_in_any_order_in_a_swap(follows_another: bool) -> None:
     """Also where the swap of the pass before gave the same names, which are not durable yet."""
+    begun = prepared(4)
+    begun.disk.names_in_order = False
+    begun.end()
     for step in range(1, 60):
         for seed in range(12):
-            work = prepared(4)
-            work.disk.names_in_order = False
-            work.manager.close()
-            work.disk.end_process()
+            work = deepcopy(begun)
             faults = Faults(random.Random(seed))
             work.boot(faults)
             if follows_another:
@@ -414,19 +415,19 @@ def test_names_that_are_lost_in_any_order_in_a_swap(follows_another: bool) -> No
 @pytest.mark.parametrize("how", ["kill", "power loss", "power loss, names in any order"])
 def test_recovery_of_a_swap_can_end_at_every_single_call(how: str, renames: int) -> None:
     """``renames``: after how many of them the swap was killed."""
+    begun = prepared(4)
+    begun.disk.names_in_order = "any order" not in how
+    begun.end()
+    faults = Faults(random.Random(1))
+    begun.boot(faults)
+    cleaning = ready_to_swap(begun)
+    faults.kill_in = ("rename", renames)
+    with pytest.raises(Killed):
+        begun.log.swap_in(cleaning)
+    begun.under_way = None
+    begun.end()
     for step in range(1, 400):
-        work = prepared(4)
-        work.disk.names_in_order = "any order" not in how
-        faults = Faults(random.Random(1))
-        work.manager.close()
-        work.disk.end_process()
-        work.boot(faults)
-        cleaning = ready_to_swap(work)
-        faults.kill_in = ("rename", renames)
-        with pytest.raises(Killed):
-            work.log.swap_in(cleaning)
-        work.manager.close()
-        work.disk.end_process()
+        work = deepcopy(begun)
         again = Faults(random.Random(step))
         again.kill_at = step
         try:
