@@ -12,9 +12,10 @@ import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from tidelog.client.errors import IllegalStateError
+from tidelog.client.outbox.rows import OutboxRow, row_of
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS outbox (
@@ -33,19 +34,6 @@ CREATE TABLE IF NOT EXISTS outbox_identity (id TEXT NOT NULL);
 _LOOK_S: Final = 0.05
 
 
-class OutboxRow(NamedTuple):
-    """One message as its program wrote it. ``created_at`` in ms since the epoch."""
-
-    seq: int
-    id: str
-    aggregatetype: str
-    aggregateid: str
-    type: str
-    payload: bytes | None
-    headers: Mapping[str, str]
-    created_at: int
-
-
 class SqliteOutbox:
     """The outbox in the database file ``path``, for :class:`tidelog.OutboxRelay`. The relay needs its own connection;
     ``journal_mode=WAL`` lets programs write while it reads."""
@@ -53,8 +41,8 @@ class SqliteOutbox:
     def __init__(self, path: str | Path) -> None:
         if not Path(path).is_file():
             raise IllegalStateError(f"expected a database at {path}, found no file; its program creates it")
-        self._connection = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
         self._path = path
+        self._open: sqlite3.Connection | None = None
         self._version = -1
 
     @staticmethod
@@ -88,14 +76,16 @@ class SqliteOutbox:
         return message_id
 
     def close(self) -> None:
-        """Close the relay's connection to the database."""
-        self._connection.close()
+        """Close the relay's connection to the database; the next call opens another one."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
 
     def identity(self) -> str:
         """Return an id that distinguishes this database from a replacement. Raises ``IllegalStateError`` without an
         outbox."""
         try:
-            row = self._connection.execute("SELECT id FROM outbox_identity").fetchone()
+            row = self._connection().execute("SELECT id FROM outbox_identity").fetchone()
         except sqlite3.OperationalError as error:
             raise IllegalStateError(
                 f"{self._path}: expected the tables of SqliteOutbox.create(), found none: {error}"
@@ -108,34 +98,35 @@ class SqliteOutbox:
 
     def last(self) -> int:
         """Return the highest ``seq`` that was ever committed; 0 before the first."""
-        row = self._connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").fetchone()
+        row = self._connection().execute("SELECT seq FROM sqlite_sequence WHERE name = 'outbox'").fetchone()
         return 0 if row is None else int(row[0])
 
-    def first(self) -> int | None:
-        """Return the lowest ``seq`` that still exists."""
-        row = self._connection.execute("SELECT min(seq) FROM outbox").fetchone()
-        return None if row[0] is None else int(row[0])
+    def deleted(self) -> int:
+        """Return the highest ``seq`` up to which rows were deleted. No number is left out, so it is before the first
+        row."""
+        row = self._connection().execute("SELECT min(seq) FROM outbox").fetchone()
+        return self.last() if row[0] is None else int(row[0]) - 1
+
+    def last_up_to(self, seq: int) -> tuple[int, str] | None:
+        """Return ``seq`` and id of the last row that still exists up to this one."""
+        query = "SELECT seq, id FROM outbox WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
+        row = self._connection().execute(query, (seq,)).fetchone()
+        return row and (int(row[0]), str(row[1]))
 
     def after(self, seq: int, most: int) -> list[OutboxRow]:
         """Return the next rows in order. Raises ``IllegalStateError`` for headers that are not a JSON object of
         strings."""
-        rows = self._connection.execute(
+        rows = self._connection().execute(
             "SELECT seq, id, aggregatetype, aggregateid, type, payload, headers, created_at "
             "FROM outbox WHERE seq > ? ORDER BY seq LIMIT ?",
             (seq, most),
         )
-        return [
-            OutboxRow(
-                number, message_id, kind, aggregate, event, None if payload is None else _bytes(payload),
-                _headers(number, headers), created_at,
-            )
-            for number, message_id, kind, aggregate, event, payload, headers, created_at in rows
-        ]  # fmt: skip
+        return [row_of(*row) for row in rows]
 
     def delete(self, up_to: int) -> None:
         """Delete the rows that were sent. If a writer holds the database now, they are deleted later."""
         try:
-            self._connection.execute("DELETE FROM outbox WHERE seq <= ?", (up_to,))
+            self._connection().execute("DELETE FROM outbox WHERE seq <= ?", (up_to,))
         except sqlite3.OperationalError as error:
             if "locked" not in str(error):
                 raise
@@ -147,24 +138,17 @@ class SqliteOutbox:
             time.sleep(min(_LOOK_S, left))
         self._version = self._data_version()
 
-    def _data_version(self) -> int:
-        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
-
-
-def _bytes(payload: str | bytes) -> bytes:
-    return payload.encode() if isinstance(payload, str) else bytes(payload)
-
-
-def _headers(seq: int, text: str | None) -> dict[str, str]:
-    if text is None:
-        return {}
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise IllegalStateError(
-            f"outbox row {seq}: expected headers to be a JSON object of strings, found {text!r}; fix the row, nothing "
-            "after it is sent until then"
+    def to_renumber(self, by: int) -> str:
+        """Return the statements that give all rows numbers above ``by``, and new rows higher ones."""
+        return (
+            f"UPDATE sqlite_sequence SET seq = {2 * by} WHERE name = 'outbox'; "
+            f"UPDATE outbox SET seq = seq + {by} WHERE seq <= {by}"
         )
-    return found
+
+    def _data_version(self) -> int:
+        return int(self._connection().execute("PRAGMA data_version").fetchone()[0])
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._open is None:
+            self._open = sqlite3.connect(self._path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        return self._open

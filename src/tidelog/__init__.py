@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tidelog.client.group_types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from tidelog.client.group_types import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog.client.group_types import OffsetAndMetadata as OffsetAndMetadata
+    from tidelog.client.outbox.postgres import PostgresOutbox as PostgresOutbox
     from tidelog.client.outbox.relay import OutboxRelay as OutboxRelay
     from tidelog.client.outbox.sqlite import SqliteOutbox as SqliteOutbox
     from tidelog.client.producer.blocking import Producer as Producer
@@ -102,6 +103,7 @@ _HOMES = {
     "OutboxRelay": "client.outbox.relay",
     "PatternType": "security.acls",
     "PermissionType": "security.acls",
+    "PostgresOutbox": "client.outbox.postgres",
     "PreparedTransaction": "client.producer.prepared",
     "Producer": "client.producer.blocking",
     "ProducerInterceptor": "client.config.interceptors",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from tidelog import OutboxRelay, SqliteOutbox
+from tidelog import OutboxRelay, PostgresOutbox, SqliteOutbox
 
 if __name__ == "__main__":
-    path, bootstrap, name = sys.argv[1:]
-    OutboxRelay(SqliteOutbox(path), bootstrap, name=name, transaction_timeout_ms=2_000).run()
+    database, bootstrap, name = sys.argv[1:]
+    outbox = PostgresOutbox(database) if database.startswith("host=") else SqliteOutbox(database)
+    OutboxRelay(outbox, bootstrap, name=name).run()
