@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog import Admin
+from tidelog.broker.health.look import Look, Watch
 from tidelog.broker.health.progress import Windows
 from tidelog.cli.work.health_facts import Asker
-from tidelog.cli.work.health_look import Look, Watch
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.fetching.raw_fetch import RawFetcher

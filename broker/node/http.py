@@ -1,5 +1,5 @@
 """The node's HTTP listener: ``/metrics`` for Prometheus, ``/client-metrics`` for metrics that clients push to a broker,
-``/health`` (alive) and ``/ready`` (serving).
+``/health`` (alive), ``/cluster/health`` and ``/ready`` (serving).
 
 Small on purpose: GET and HEAD, one request at a time per connection, bounded in size, time and number of connections.
 Kafka has no such listener; it exports metrics through JMX.

@@ -68,6 +68,9 @@ class Measured(Protocol):
     @property
     def known_leader(self) -> tuple[NodeId | None, int]: ...
 
+    @property
+    def active_controller(self) -> int: ...
+
 
 class NodeSource:
     """The metrics that every node has, and those of its roles."""

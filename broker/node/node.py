@@ -419,6 +419,7 @@ class Node:
             login = HttpLogin(self.config, listener.name, tls, self._access, lambda: self.view.image, self._clock)
         pages: dict[str, Callable[[], Page | Awaitable[Page]]] = {
             "/health": self._health,
+            "/cluster/health": self._cluster_health,
             "/ready": self._readiness,
             "/metrics": self._metrics,
         }
@@ -483,12 +484,18 @@ class Node:
             return text_page(503, f"waiting: {waits}\n", "waiting")
         damaged = {} if self.broker is None else self.broker.scrubbing.damaged
         lines = [f"damaged: {log.name} on disk: {each}" for log, damage in damaged.items() for each in damage]
+        found = [f"{one.severity.value}: {one.what}: {one.do}" for one in self._findings().findings()]
+        return text_page(200, "\n".join(("alive", *found, *lines[:DAMAGE_SHOWN_MAX], "")), "alive")
+
+    def _findings(self) -> OwnHealth:
         if self._own_health is None:
             from tidelog.broker.node.own_health import OwnHealth  # here, so that a node pays for it only on demand
 
-            self._own_health = OwnHealth(self.config.node_id, self)
-        found = [f"{one.severity.value}: {one.what}: {one.do}" for one in self._own_health.findings()]
-        return text_page(200, "\n".join(("alive", *found, *lines[:DAMAGE_SHOWN_MAX], "")), "alive")
+            self._own_health = OwnHealth(self.config, self)
+        return self._own_health
+
+    def _cluster_health(self) -> Page:
+        return self._findings().cluster_page()
 
     async def _metrics(self) -> Page:
         if self.broker is not None:

@@ -20,7 +20,6 @@ from tidelog.broker.health.facts import (
     NodeMetrics,
     OpenTransaction,
     Partition,
-    Progress,
 )
 from tidelog.broker.health.progress import Sample, Windows, judge
 from tidelog.cli.work.feature_levels import feature_rows
@@ -275,11 +274,6 @@ class Asker:
                     GroupPartition(at, progress, sample.lag, lost, None if since is None else since + epoch_ms)
                 )
         return Group(group.group_id, has_members, tuple(partitions))
-
-
-def unsettled(facts: Facts) -> int:
-    """Return the number of groups with lag that were not watched long enough to judge."""
-    return sum(any(one.progress is Progress.UNSETTLED for one in group.partitions) for group in facts.groups or ())
 
 
 def _hosts(cluster: DescribeClusterResponse | None) -> dict[int, str]:

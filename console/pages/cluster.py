@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tidelog.broker import metrics as m
 from tidelog.broker.health.facts import Directory, Facts
-from tidelog.cli.work.health_look import as_object
+from tidelog.broker.health.look import as_object
 from tidelog.console.rates import RATES
 from tidelog.console.routes import Call, Route
 

@@ -11,8 +11,8 @@ import pytest
 
 from tidelog import Consumer, TopicPartition
 from tidelog.broker.health.facts import Facts
+from tidelog.broker.health.look import Look
 from tidelog.broker.health.rule import Finding, Report, Severity
-from tidelog.cli.work.health_look import Look
 from tidelog.console.desk import Desk
 from tidelog.console.pages.cluster import FINDINGS_MAX, SUBJECTS_MAX
 from tidelog.console.pages.messages import TAIL_ROWS_MAX

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tidelog.broker.health.cluster_rules import whole
 from tidelog.broker.health.facts import Broker, Facts, Partition
+from tidelog.broker.health.look import Watch, as_object, look_at
 from tidelog.broker.health.rules import report
-from tidelog.cli.work.health_look import Watch, as_object, look_at
 from tidelog.model.ids import TopicPartition
 
 WELL = Facts(1_000, controller=1, brokers={1: Broker(1, fenced=False)}, partitions=[])
@@ -25,7 +25,7 @@ class Told:
 
 
 def ages(*facts: Facts) -> list[list[tuple[int | None, int | None]]]:
-    watch = Watch(Told(*facts))  # type: ignore[arg-type]
+    watch = Watch(Told(*facts))
     return [[(one.since_ms, one.before_ms) for one in watch.look().report.findings] for _ in facts]
 
 
@@ -34,7 +34,7 @@ def test_each_finding_says_since_when() -> None:
     assert ages(FENCED, later) == [[(None, 1_000)], [(None, 1_000)]], "there already when the first look came"
     assert ages(WELL, later, last) == [[], [(2_000, None)], [(2_000, None)]], "it began meanwhile"
     assert ages(FENCED, replace(WELL, now_ms=2_000), last) == [[(None, 1_000)], [], [(3_000, None)]], "and again"
-    (one,) = as_object(look_at(Told(later)))["findings"]  # type: ignore[arg-type]
+    (one,) = as_object(look_at(Told(later)))["findings"]
     assert (one["since_ms"], one["before_ms"]) == (None, 2_000)
 
 

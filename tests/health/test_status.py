@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from tidelog.broker.health import look as health_look
 from tidelog.cli.commands.nodes import status as module
 from tidelog.cli.root import run
-from tidelog.cli.work import health_look
 from tidelog.model.ids import TopicPartition
 from tidelog.testing import Cluster
 from tidelog.testing.ports import free_ports

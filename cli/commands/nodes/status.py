@@ -11,13 +11,13 @@ from typing import Final
 import click
 
 from tidelog.broker.health.facts import Facts
+from tidelog.broker.health.look import Look, Watch, as_object, look_at, sentence
 from tidelog.broker.health.progress import SAMPLES, Windows
 from tidelog.broker.health.rule import Finding, Severity, counted
 from tidelog.cli.terminal.connection import cluster_options, secured
 from tidelog.cli.terminal.numbers import Seconds
 from tidelog.cli.terminal.output import json_line, megabytes, print_json
 from tidelog.cli.work.health_facts import Asker
-from tidelog.cli.work.health_look import Look, Watch, as_object, look_at, sentence
 from tidelog.model.escaping import escaped
 
 EXIT_CODES: Final = {None: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.CRITICAL: 4}

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from tidelog.broker.health.cluster_rules import unreached, whole
-from tidelog.broker.health.facts import Facts
+from tidelog.broker.health.facts import Facts, Progress
 from tidelog.broker.health.rule import Report, Severity, counted
 from tidelog.broker.health.rules import report
-from tidelog.cli.work.health_facts import Asker, unsettled
+
+
+class Asker(Protocol):
+    """Whoever knows the cluster."""
+
+    def facts(self) -> Facts: ...
 
 
 class Look(NamedTuple):
@@ -27,6 +32,11 @@ def look_at(asker: Asker) -> Look:
     found = report(facts)
     findings = [one if one.since_ms is not None else replace(one, before_ms=facts.now_ms) for one in found.findings]
     return Look(facts, replace(found, findings=tuple(findings)), unsettled(facts))
+
+
+def unsettled(facts: Facts) -> int:
+    """Return the number of groups with lag that were not watched long enough to judge."""
+    return sum(any(one.progress is Progress.UNSETTLED for one in group.partitions) for group in facts.groups or ())
 
 
 class Watch:
