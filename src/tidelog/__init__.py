@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from tidelog.client.group_types import ConsumerGroupMetadata as ConsumerGroupMetadata
     from tidelog.client.group_types import ConsumerRebalanceListener as ConsumerRebalanceListener
     from tidelog.client.group_types import OffsetAndMetadata as OffsetAndMetadata
+    from tidelog.client.outbox.inbox import PostgresInbox as PostgresInbox
+    from tidelog.client.outbox.inbox import SqliteInbox as SqliteInbox
     from tidelog.client.outbox.postgres import PostgresOutbox as PostgresOutbox
     from tidelog.client.outbox.relay import OutboxRelay as OutboxRelay
     from tidelog.client.outbox.sqlite import SqliteOutbox as SqliteOutbox
@@ -103,6 +105,7 @@ _HOMES = {
     "OutboxRelay": "client.outbox.relay",
     "PatternType": "security.acls",
     "PermissionType": "security.acls",
+    "PostgresInbox": "client.outbox.inbox",
     "PostgresOutbox": "client.outbox.postgres",
     "PreparedTransaction": "client.producer.prepared",
     "Producer": "client.producer.blocking",
@@ -123,6 +126,7 @@ _HOMES = {
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
     "TransactionState": "client.admin.transaction_types",
+    "SqliteInbox": "client.outbox.inbox",
     "SqliteOutbox": "client.outbox.sqlite",
     "Transform": "client.producer.transform",
     "UserScramCredentialDeletion": "client.admin.users",

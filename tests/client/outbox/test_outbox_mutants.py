@@ -65,6 +65,20 @@ MUTANTS = (
         "client/outbox/test_postgres_relay.py::test_what_went_wrong_is_said_and_nothing_is_lost",
     ),
     bound(
+        "a-record-is-always-new",
+        "client.outbox.inbox",
+        "        return self._noted(connection, self._id(record)) == 1\n",
+        "        return self._noted(connection, self._id(record)) >= 0\n",
+        "client/outbox/test_inbox.py::test_a_record_is_new_once[sqlite]",
+    ),
+    bound(
+        "an-inbox-without-a-transaction",
+        "client.outbox.inbox",
+        "        if self._commits_by_itself(connection):\n",
+        "        if False:\n",
+        "client/outbox/test_inbox.py::test_what_cannot_be_noted_is_refused[sqlite]",
+    ),
+    bound(
         "rolled-back-numbers-are-a-loss",
         _POSTGRES,
         'self._number("SELECT deleted FROM outbox_identity")',
