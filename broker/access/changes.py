@@ -230,7 +230,8 @@ def _imported(
         return ()
     topic = image.topics.get(request.topic_id)
     name = request.topic_id.hex() if topic is None else topic.name
-    what = f"partition {request.partition}: records restored from offset {request.log_end_offset} on"
+    found = f"from {request.place}" if request.place else f"from offset {request.log_end_offset} on"
+    what = f"partition {request.partition}: records restored {found}"
     return (Touched("topic", name, what, UNKNOWN if answer is None else _error(answer)),)
 
 

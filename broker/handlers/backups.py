@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.broker.handlers.forwarding import VISIBLE_TIMEOUT_S, forwarded
+from tidelog.broker.logs.backup_reading import BackupReading
 from tidelog.broker.metadata.controller_channel import ControllerChannel
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
@@ -20,8 +21,11 @@ from tidelog.replication.manager import ReplicaManager
 class Backups:
     """See the module."""
 
-    def __init__(self, replicas: ReplicaManager, channel: ControllerChannel, view: MetadataView) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, reading: BackupReading, channel: ControllerChannel, view: MetadataView
+    ) -> None:
         self._replicas = replicas
+        self._reading = reading
         self._channel = channel
         self._view = view
 
@@ -29,6 +33,8 @@ class Backups:
         return {ImportRecordsRequest: self.import_records, AdvanceProducerIdsRequest: self.advance_producer_ids}
 
     async def import_records(self, request: ImportRecordsRequest, _: CallContext) -> ImportRecordsResponse:
+        if request.place:
+            return await self._reading.ask(request)
         return await self._replicas.importing.take(request)
 
     async def advance_producer_ids(

@@ -48,6 +48,7 @@ from tidelog.broker.kafka.calls.services import KafkaServices, ServeKafka
 from tidelog.broker.kafka.calls.table import Surroundings, served
 from tidelog.broker.kafka.fetch_sessions import FetchSessionCache
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
+from tidelog.broker.logs.backup_reading import BackupReading
 from tidelog.broker.logs.log_cleaning import LogCleaning
 from tidelog.broker.logs.log_mending import LogMending
 from tidelog.broker.logs.log_moving import LogMoving
@@ -216,6 +217,9 @@ class BrokerRole:
             self._mended,
         )
         self._moving = LogMoving(self._reconciler.node_config, logs, run_blocking)
+        self._backup_reading = BackupReading(
+            config.backup_dirs, self.replicas.importing.take, lambda: view.image, clock
+        )
         self._producer_ids = ProducerIds(allocator(channel, config.node_id, self.broker_epoch))
         self._creation = TopicCreation(
             config, view, channel, partial(made_by_use, self.access), lambda: audit is None or audit.has_room()
@@ -403,6 +407,7 @@ class BrokerRole:
         await self._close_network(0)
 
     async def _close_network(self, grace_s: float) -> None:
+        self._backup_reading.close()
         self._producer_ids.close()
         self._creation.close()
         self._logins.close()
@@ -599,5 +604,5 @@ class BrokerRole:
             **self.groups.calls(),
             **self.transactions.calls(),
             **self.audit_topic.calls(),
-            **Backups(self.replicas, self._channel, self._view).calls(),
+            **Backups(self.replicas, self._backup_reading, self._channel, self._view).calls(),
         }

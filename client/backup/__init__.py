@@ -1,1 +1,1 @@
-"""Backups and restores of a cluster: the cut, the files, the restore."""
+"""Backups and restores of a cluster: the cut, the copy, the restore. The files are in :mod:`tidelog.proto.backups`."""

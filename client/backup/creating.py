@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tidelog.client.admin.admin import AsyncAdmin
-from tidelog.client.backup.copying import FETCH_BYTES, PartitionFile
 from tidelog.client.backup.cut import Cut, take_cut
-from tidelog.client.backup.manifest import BackupError, Manifest, PartitionPart, QuotaPart, TopicPart
 from tidelog.client.backup.pace import Pace, all_of
-from tidelog.client.backup.place import Place
 from tidelog.client.errors import OffsetOutOfRangeError, TidelogError, UnknownTopicOrPartitionError
 from tidelog.client.fetching.offset_lookup import look_up
 from tidelog.client.fetching.raw_fetch import RawFetcher
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.model.names import is_delay_service
+from tidelog.proto.backups.copying import FETCH_BYTES, PartitionFile
+from tidelog.proto.backups.manifest import BackupError, Manifest, PartitionPart, QuotaPart, TopicPart
+from tidelog.proto.backups.place import Place
 from tidelog.proto.calls.acl_api import AclEntry, entry_of
 from tidelog.proto.calls.api import EARLIEST_TIMESTAMP, ConfigResource
 from tidelog.proto.records.batches import split_batches

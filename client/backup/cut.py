@@ -20,13 +20,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from tidelog.client.backup.manifest import BackupError, CommittedPart, LedgerPart
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.errors import TidelogError, exception_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerId, TopicPartition
 from tidelog.model.java_hash import coordinator_partition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.proto.backups.manifest import BackupError, CommittedPart, LedgerPart
 from tidelog.proto.calls.api import (
     LATEST_TIMESTAMP,
     ListOffsetsPartition,

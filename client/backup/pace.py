@@ -19,6 +19,10 @@ class Pace:
         self._free_at = self._told_at = 0.0
         self.moved = 0
 
+    @property
+    def is_limited(self) -> bool:
+        return self._rate is not None
+
     async def take(self, size: int) -> None:
         """Wait until ``size`` bytes may be moved; they then count as moved."""
         now = asyncio.get_running_loop().time()

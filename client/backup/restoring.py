@@ -9,19 +9,17 @@ all the records that they refer to.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, NoReturn
 
 from tidelog.client.admin.admin import AsyncAdmin
-from tidelog.client.admin.importing import import_records
+from tidelog.client.admin.importing import import_file, import_records
 from tidelog.client.admin.types import NewTopic, OffsetSpec
-from tidelog.client.backup.copying import Examination, Piece
-from tidelog.client.backup.manifest import BackupError, Damaged, Manifest, PartitionPart, TopicPart
 from tidelog.client.backup.pace import Pace, all_of
-from tidelog.client.backup.place import Place, key_of
-from tidelog.client.backup.verifying import fault_of, survey, verify
 from tidelog.client.errors import exception_for
 from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.sinks import SinkJob
@@ -29,6 +27,11 @@ from tidelog.model.client_quotas import ClientQuotaEntity
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import ProducerId, TopicId, TopicPartition
 from tidelog.model.settings.topic_config import COMPACT, DELETE
+from tidelog.proto.backups.bringing import bring, examination_of
+from tidelog.proto.backups.copying import Piece
+from tidelog.proto.backups.manifest import BackupError, Damaged, Manifest, PartitionPart, TopicPart
+from tidelog.proto.backups.place import Directory, Place
+from tidelog.proto.backups.verifying import survey, verify
 from tidelog.proto.calls.acl_api import AclEntry, binding_of
 from tidelog.proto.calls.api import CreateTopicsRequest, CreateTopicsResponse
 from tidelog.proto.calls.api import NewTopic as NewTopicItem
@@ -78,7 +81,7 @@ class BackupRestorer(AsyncAdmin):
         await self._create(new)
         pace = Pace(throttle, lambda moved: tell(f"{moved / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB restored"))
         try:
-            await self._fill(place, manifest, pace)
+            await self._fill(place, manifest, pace, tell)
         except Damaged as damage:
             await self._take_back(place, [topic.name for topic in new], None if there else taken, damage)
         await self._move_starts(manifest)
@@ -211,11 +214,22 @@ class BackupRestorer(AsyncAdmin):
 
     # --- Records ----------------------------------------------------------------------------------------
 
-    async def _fill(self, place: Place, manifest: Manifest, pace: Pace) -> None:
+    async def _fill(self, place: Place, manifest: Manifest, pace: Pace, tell: Callable[[str], None]) -> None:
         room = asyncio.Semaphore(AT_ONCE)
+        there = None
+        if isinstance(place, Directory) and not pace.is_limited:
+            there = await asyncio.to_thread(_found_at, place)
+        told = False
 
         async def fill(topic: TopicPart, part: PartitionPart) -> None:
+            nonlocal told
             async with room:
+                why = "" if there is None else await self._read_by_leader(*there, topic, part, pace)
+                if why is None:
+                    return
+                if why and not told:
+                    told = True
+                    tell(f"records are sent, as their leader does not read the backup itself: {why}")
                 await self._fill_one(place, topic, part, pace)
 
         await all_of(fill(topic, part) for topic in manifest.topics for part in topic.partitions)
@@ -230,20 +244,25 @@ class BackupRestorer(AsyncAdmin):
     async def _fill_one(self, place: Place, topic: TopicPart, part: PartitionPart, pace: Pace) -> None:
         at = TopicPartition(topic.name, part.partition)
         end: int = (await self.list_offsets({at: OffsetSpec.latest()}))[at].offset
-        examination = Examination(place, key_of(*at), only_headers=bool(part.headers_sha256))
-        read = examination.pieces(end)
 
-        coming = asyncio.create_task(asyncio.to_thread(next, read, None))
-        try:
-            while (piece := await coming) is not None:
-                coming = asyncio.create_task(asyncio.to_thread(next, read, None))
-                await pace.take(len(piece.batches))
-                await self._import(at, topic, end, piece)
-                end = piece.end
-        finally:
-            coming.cancel()
-        if fault := fault_of(f"{place}/{key_of(*at)}", examination.found(), part):
-            raise Damaged(fault)
+        async def put(end: int, piece: Piece) -> None:
+            await pace.take(len(piece.batches))
+            await self._import(at, topic, end, piece)
+
+        await bring(examination_of(place, topic.name, part), part, end, put)
+
+    async def _read_by_leader(
+        self, path: str, manifest_sha256: str, topic: TopicPart, part: PartitionPart, pace: Pace
+    ) -> str | None:
+        """Let the leader read a partition's file itself, if it does. Returns why it does not."""
+        at = TopicPartition(topic.name, part.partition)
+        topic_id = TopicId(bytes.fromhex(topic.topic_id))
+        answer = await import_file(
+            self._cluster, at, topic_id, path, manifest_sha256, patience_s=PATIENCE_S, read=pace.take
+        )
+        if answer.error is ErrorCode.CORRUPT_MESSAGE:
+            raise Damaged(answer.error_message)
+        return None if answer.done else answer.error_message or "its release is an earlier one"
 
     async def _import(self, at: TopicPartition, topic: TopicPart, end: int, piece: Piece) -> None:
         """Import one piece after ``end``. Repeating it is harmless."""
@@ -272,6 +291,11 @@ class BackupRestorer(AsyncAdmin):
                     wanted[TopicPartition(topic.name, part.partition)] = part.start
         if wanted:
             await self.delete_records(wanted)
+
+
+def _found_at(place: Directory) -> tuple[str, str]:
+    """Return where another process finds a backup, and the hash of its manifest."""
+    return os.path.realpath(place.path), hashlib.sha256(place.read_manifest()).hexdigest()
 
 
 def _bindings(manifest: Manifest) -> list[AclBinding]:

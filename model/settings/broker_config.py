@@ -145,6 +145,12 @@ class NodeConfig(
     log_dirs: tuple[str, ...] = listing((), "The log directories; if one fails, the others stay in service.")
     metadata_log_dir: str | None = text(None, "The directory of the metadata log; by default the first log directory.")
 
+    backup_dirs: tuple[str, ...] = listing(
+        (),
+        "Directories with backups that this broker may read itself, so that a restore need not send it the records. "
+        "It follows no symbolic links in them.",
+    )
+
     # --- Stopping ---
     controlled_shutdown_enable: bool = boolean(True, "Whether a stopping broker hands over its leaderships first.")
     controlled_shutdown_timeout_ms: int = integer(
@@ -544,6 +550,7 @@ OWN_SETTINGS: Final = frozenset(
         "max.requests.under.way",
         "producer.ids.max",
         "links",
+        "backup.dirs",
         "group.coordinator.groups.max",
         "group.coordinator.members.max",
         "group.coordinator.offsets.max",

@@ -63,7 +63,12 @@ class ImportRecordsRequest(Request["ImportRecordsResponse"]):
     offsets are allowed. The log must not end before ``log_end_offset``; batches before its end are skipped, so a
     repeated request does no harm. ``link``: the link that sends the records, "" for a backup. A topic accepts only its
     own link's records, and only exactly at its log's end, because everything before has been compared with the source.
-    Without records, the answer reports the log's end."""
+    Without records, the answer reports the log's end.
+
+    ``place``: instead of records, the backup's directory on the leader's machine. The leader reads the partition's file
+    there and appends what follows its log's end. It must lie in one of the node's ``backup.dirs``, and its manifest
+    must have ``manifest_sha256``; otherwise POLICY_VIOLATION. The first such request begins, further ones wait for the
+    end, each for a few seconds; if they stop coming, so does the leader. CORRUPT_MESSAGE: the file is damaged."""
 
     topic_id: TopicId
     partition: int
@@ -72,16 +77,22 @@ class ImportRecordsRequest(Request["ImportRecordsResponse"]):
     records: Buffer
     timeout_ms: int = 30_000
     link: str = ""
+    place: str = ""
+    manifest_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRecordsResponse(Response):
     """Sent once the in-sync replicas have the records. ``log_end_offset``: the end of the leader's log, -1 if unknown.
-    The leader reports it immediately if it refuses a link, or a sender other than the link."""
+    The leader reports it immediately if it refuses a link, or a sender other than the link. ``reads``: it reads the
+    file itself, which an earlier release does not; it has read ``read_bytes`` so far, and is ``done``, or not yet."""
 
     error: ErrorCode
     log_end_offset: Offset = NO_OFFSET
     error_message: str = ""
+    reads: bool = False
+    read_bytes: int = 0
+    done: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1210,7 +1210,7 @@ class HoldTransactionsResponse(_message.Message):
     def __init__(self, error: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[HeldPartition, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
 class ImportRecordsRequest(_message.Message):
-    __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "records", "timeout_ms", "link")
+    __slots__ = ("topic_id", "partition", "leader_epoch", "log_end_offset", "records", "timeout_ms", "link", "place", "manifest_sha256")
     TOPIC_ID_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -1218,6 +1218,8 @@ class ImportRecordsRequest(_message.Message):
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     LINK_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_SHA256_FIELD_NUMBER: _ClassVar[int]
     topic_id: bytes
     partition: int
     leader_epoch: int
@@ -1225,17 +1227,25 @@ class ImportRecordsRequest(_message.Message):
     records: bytes
     timeout_ms: int
     link: str
-    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., records: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., link: _Optional[str] = ...) -> None: ...
+    place: str
+    manifest_sha256: str
+    def __init__(self, topic_id: _Optional[bytes] = ..., partition: _Optional[int] = ..., leader_epoch: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., records: _Optional[bytes] = ..., timeout_ms: _Optional[int] = ..., link: _Optional[str] = ..., place: _Optional[str] = ..., manifest_sha256: _Optional[str] = ...) -> None: ...
 
 class ImportRecordsResponse(_message.Message):
-    __slots__ = ("error", "log_end_offset", "error_message")
+    __slots__ = ("error", "log_end_offset", "error_message", "reads", "read_bytes", "done")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     LOG_END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
     error: int
     log_end_offset: int
     error_message: str
-    def __init__(self, error: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+    reads: bool
+    read_bytes: int
+    done: bool
+    def __init__(self, error: _Optional[int] = ..., log_end_offset: _Optional[int] = ..., error_message: _Optional[str] = ..., reads: _Optional[bool] = ..., read_bytes: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class AdvanceProducerIdsRequest(_message.Message):
     __slots__ = ("forwarded", "beyond", "give_back")

@@ -18,10 +18,10 @@ from tidelog import Admin, TopicPartition
 from tidelog.cli.root import run
 from tidelog.client.admin.types import OffsetSpec
 from tidelog.client.backup import restoring
-from tidelog.client.backup.manifest import NAME, Manifest
-from tidelog.client.backup.place import Directory, key_of, read_manifest
 from tidelog.client.sinks import SinkJob
 from tidelog.model.client_quotas import ClientQuotaEntity
+from tidelog.proto.backups.manifest import NAME, Manifest
+from tidelog.proto.backups.place import Directory, key_of, read_manifest
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing import Cluster
 
@@ -158,7 +158,7 @@ class Died(Exception):
 def test_an_interrupted_restore_goes_on(
     source: Cluster, made: Path, empty: Cluster, tidelog: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.client.backup.place.READ_BYTES", 2_000)
+    monkeypatch.setattr("tidelog.proto.backups.place.READ_BYTES", 2_000)
     real = restoring.BackupRestorer._import
     begun = 0
     written = asyncio.Event()
@@ -267,7 +267,7 @@ def test_an_interrupted_backup_is_none(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tidelog.client.backup.copying.PartitionFile.finish", full)
+    monkeypatch.setattr("tidelog.proto.backups.copying.PartitionFile.finish", full)
     code, _, err = tidelog("backup", "create", tmp_path / "one", "--bootstrap", source.bootstrap)
     assert (code, "No space left on device" in err) == (1, True)
     code, _, err = tidelog("backup", "verify", tmp_path / "one")

@@ -13,11 +13,11 @@ import pytest
 from tidelog import ConsumerRecord, ProducerRecord, TopicPartition, Transform
 from tidelog.chaos.checkers.transactions import exactly_once
 from tidelog.cli.root import run
-from tidelog.client.backup.copying import Examination
-from tidelog.client.backup.manifest import Manifest
-from tidelog.client.backup.place import Directory, key_of
-from tidelog.client.backup.verifying import verify
 from tidelog.client.errors import TidelogError
+from tidelog.proto.backups.copying import Examination
+from tidelog.proto.backups.manifest import Manifest
+from tidelog.proto.backups.place import Directory, key_of
+from tidelog.proto.backups.verifying import verify
 from tidelog.proto.records.batches import Batch, split_batches
 from tidelog.proto.records.control_batches import ControlKind, decode_control
 from tidelog.proto.records.decoder import decode_records

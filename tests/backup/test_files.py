@@ -17,10 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.client.backup import place
-from tidelog.client.backup.copying import Examination, OpenTransactions, PartitionFile, closing, examine
 from tidelog.client.backup.cut import NoCut, expect_held
-from tidelog.client.backup.manifest import (
+from tidelog.model.ids import LeaderEpoch, NodeId, TopicPartition
+from tidelog.proto.backups import place
+from tidelog.proto.backups.copying import Examination, OpenTransactions, PartitionFile, closing, examine
+from tidelog.proto.backups.manifest import (
     NAME,
     BackupError,
     CommittedPart,
@@ -30,9 +31,8 @@ from tidelog.client.backup.manifest import (
     QuotaPart,
     TopicPart,
 )
-from tidelog.client.backup.place import Directory, key_of, read_manifest
-from tidelog.client.backup.verifying import fault_of, verify
-from tidelog.model.ids import LeaderEpoch, NodeId, TopicPartition
+from tidelog.proto.backups.place import Directory, key_of, read_manifest
+from tidelog.proto.backups.verifying import fault_of, verify
 from tidelog.proto.calls.backup_api import HeldPartition
 from tidelog.proto.records.batches import Batch, patch_batch, split_batches
 from tidelog.proto.records.control_batches import ControlKind, decode_control, encode_control_batch

@@ -13,9 +13,9 @@ import pytest
 
 from tidelog import TopicPartition
 from tidelog.cli.root import run
-from tidelog.client.backup import place as places
-from tidelog.client.backup.manifest import NAME, BackupError
-from tidelog.client.backup.place import Directory, ObjectStore, place_of
+from tidelog.proto.backups import place as places
+from tidelog.proto.backups.manifest import NAME, BackupError
+from tidelog.proto.backups.place import Directory, ObjectStore, place_of
 from tidelog.testing import Cluster
 from tidelog.testing.ports import free_ports
 

@@ -10,9 +10,9 @@ import pytest
 from tidelog import TopicPartition
 from tidelog.client.backup import restoring
 from tidelog.client.backup.creating import BackupMaker
-from tidelog.client.backup.manifest import BackupError
-from tidelog.client.backup.place import Directory
 from tidelog.client.backup.restoring import BackupRestorer
+from tidelog.proto.backups.manifest import BackupError
+from tidelog.proto.backups.place import Directory
 from tidelog.testing import Cluster
 
 AT = TopicPartition("t", 0)

@@ -382,7 +382,7 @@ BOUNDS = (
     ),
     bound(
         "a-restore-compares-no-headers",
-        "client.backup.verifying",
+        "proto.backups.verifying",
         "    if found.headers_sha256 != part.headers_sha256 and",
         "    if False and",
         "backup/test_files.py::test_crcs_and_a_hash_of_the_headers_find_any_flipped_byte",
@@ -403,14 +403,14 @@ BOUNDS = (
     ),
     bound(
         "a-backup-forgets-whose-records-it-has",
-        "client.backup.copying",
+        "proto.backups.copying",
         "        self.producer_id_max = max(self.producer_id_max, batch.producer_id)\n",
         "",
         "backup/test_files.py::test_whatever_is_open_at_the_end_is_aborted_there",
     ),
     bound(
         "a-backup-leaves-transactions-open",
-        "client.backup.copying",
+        "proto.backups.copying",
         "        found.append(marker)\n",
         "",
         "backup/test_files.py::test_whatever_is_open_at_the_end_is_aborted_there",

@@ -18,7 +18,7 @@ from tidelog.cli.terminal.numbers import INT32_MAX, INT64_MAX
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
 
 if TYPE_CHECKING:
-    from tidelog.client.backup.manifest import Manifest
+    from tidelog.proto.backups.manifest import Manifest
 
 R = TypeVar("R")
 _PLACE: Final = click.argument("place")
@@ -46,7 +46,7 @@ def create(place: str, throttle: int | None, bootstrap: str, as_json: bool) -> N
     backup contains each transaction entirely or not at all. It contains no passwords.
     """
     from tidelog.client.backup.creating import BackupMaker
-    from tidelog.client.backup.place import place_of
+    from tidelog.proto.backups.place import place_of
 
     async def make() -> Manifest:
         async with BackupMaker(bootstrap, **secured()) as maker:
@@ -60,9 +60,9 @@ def create(place: str, throttle: int | None, bootstrap: str, as_json: bool) -> N
 @json_option
 def verify(place: str, as_json: bool) -> None:
     """Check that the backup in PLACE is complete and intact. Needs no cluster."""
-    from tidelog.client.backup.manifest import BackupError
-    from tidelog.client.backup.place import place_of
-    from tidelog.client.backup.verifying import verify as read
+    from tidelog.proto.backups.manifest import BackupError
+    from tidelog.proto.backups.place import place_of
+    from tidelog.proto.backups.verifying import verify as read
 
     try:
         found = read(place_of(place), _teller(as_json))
@@ -76,8 +76,8 @@ def verify(place: str, as_json: bool) -> None:
 @json_option
 def show(place: str, as_json: bool) -> None:
     """Show the table of contents of the backup in PLACE. Needs no cluster."""
-    from tidelog.client.backup.manifest import BackupError
-    from tidelog.client.backup.place import place_of, read_manifest
+    from tidelog.proto.backups.manifest import BackupError
+    from tidelog.proto.backups.place import place_of, read_manifest
 
     try:
         found = read_manifest(place_of(place))
@@ -113,8 +113,8 @@ def restore(
     Files are checked as they are read. If one is damaged, the restored topics are deleted again. Keep clients away
     until the command has finished. If it is interrupted, run it again to continue.
     """
-    from tidelog.client.backup.place import place_of
     from tidelog.client.backup.restoring import BackupRestorer
+    from tidelog.proto.backups.place import place_of
 
     async def bring() -> Manifest:
         async with BackupRestorer(bootstrap, **secured()) as restorer:
@@ -133,7 +133,7 @@ def restore(
 
 
 def _done(work: Coroutine[Any, Any, R]) -> R:
-    from tidelog.client.backup.manifest import BackupError
+    from tidelog.proto.backups.manifest import BackupError
 
     try:
         return asyncio.run(work)

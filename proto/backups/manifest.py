@@ -2,7 +2,7 @@
 
 The file ``topics/<topic>/<partition>.batches`` contains a partition's record batches one after the other, byte for byte
 as its leader had them. ``manifest.json`` is written last, so a place without one is not a backup
-(:mod:`tidelog.client.backup.place`). It contains no records and no secrets.
+(:mod:`tidelog.proto.backups.place`). It contains no records and no secrets.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from tidelog.client.backup.copying import Examined, examine
-from tidelog.client.backup.manifest import Damaged, Manifest, PartitionPart, TopicPart
-from tidelog.client.backup.place import Place, key_of, read_manifest
+from tidelog.proto.backups.copying import Examined, examine
+from tidelog.proto.backups.manifest import Damaged, Manifest, PartitionPart, TopicPart
+from tidelog.proto.backups.place import Place, key_of, read_manifest
 
 AT_ONCE: Final = 4
 """How many files to read at a time; checksums are computed without the interpreter's lock."""

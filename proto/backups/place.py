@@ -18,8 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tidelog.client.backup.manifest import NAME, BackupError, Manifest
 from tidelog.model.buffer import Buffer
+from tidelog.proto.backups.manifest import NAME, BackupError, Manifest
 
 TOPICS: Final = "topics"
 READ_BYTES: Final = 4 * 1024 * 1024

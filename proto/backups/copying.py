@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tidelog.client.backup.manifest import BackupError, Damaged, PartitionPart
-from tidelog.client.backup.place import Place, key_of
 from tidelog.model.buffer import Buffer
 from tidelog.model.ids import Offset, TopicPartition
+from tidelog.proto.backups.manifest import BackupError, Damaged, PartitionPart
+from tidelog.proto.backups.place import Place, key_of
 from tidelog.proto.records.batches import SIGNED_FROM, Batch, CorruptBatch, patch_batch, split_batches
 from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
 from tidelog.proto.records.spans import gap_batch
@@ -153,12 +153,14 @@ class Examination:
         """``only_headers``: hash no more than that."""
         self._place = place
         self._key = key
-        self._where = f"{place}/{key}"
+        self.where = f"{place}/{key}"
         self._digest = None if only_headers else hashlib.sha256()
         self._headers = hashlib.sha256()
         self._transactions = OpenTransactions()
         self._end = Offset(0)
-        self._batches = self._size = 0
+        self._batches = 0
+        self.size = 0
+        """Bytes of whole batches so far."""
 
     def pieces(self, start: int = 0) -> Iterator[Piece]:
         """Yield the file in pieces of whole batches, about as many as the place reads at a time, from the batch after
@@ -174,7 +176,7 @@ class Examination:
             whole = sum(batch.size for batch in batches)
             if self._digest is not None:
                 self._digest.update(data[:whole])
-            self._size += whole
+            self.size += whole
             passed = 0
             for batch in batches:
                 if not batch.crc_ok() or batch.base_offset < self._end or batch.last_offset_delta < 0:
@@ -184,9 +186,7 @@ class Examination:
                 self._end = batch.next_offset
                 if batch.base_offset < start:
                     if batch.next_offset > start:
-                        raise BackupError(
-                            f"{self._where}: expected a batch to begin at offset {start}, found {batch!r}"
-                        )
+                        raise BackupError(f"{self.where}: expected a batch to begin at offset {start}, found {batch!r}")
                     passed += batch.size
             self._batches += len(batches)
             if passed < whole:
@@ -202,7 +202,7 @@ class Examination:
         """Return what was in the file, once all pieces were taken."""
         undecided = len(self._transactions.open)
         digest = "" if self._digest is None else self._digest.hexdigest()
-        return Examined(self._end, self._batches, self._size, digest, self._headers.hexdigest(), undecided)
+        return Examined(self._end, self._batches, self.size, digest, self._headers.hexdigest(), undecided)
 
     def _split(self, data: memoryview, *, allow_partial_tail: bool = False) -> list[Batch]:
         try:
@@ -211,7 +211,7 @@ class Examination:
             raise self._fault(str(error)) from None
 
     def _fault(self, text: str) -> Damaged:
-        return Damaged(f"{self._where}: {text}")
+        return Damaged(f"{self.where}: {text}")
 
 
 def examine(place: Place, key: str) -> Examined:

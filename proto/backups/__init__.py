@@ -1,0 +1,1 @@
+"""Backups: the manifest, the files of batches, where they lie, and their examination."""
