@@ -239,7 +239,7 @@ RULES: Final = (
             Alert(
                 "TidelogUnderReplicated",
                 _WARNING,
-                f"sum({m.UNDER_REPLICATED.exported}) > 0 unless sum({m.REASSIGNING.exported}) > 0",
+                f"sum({m.UNDER_REPLICATED.exported}) > 0",
                 "5m",
                 "{{ $value }} partitions have a replica out of sync",
             ),

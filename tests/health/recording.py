@@ -157,7 +157,7 @@ DRILLS: Final[dict[str, Drill]] = {
     "unclean-election": Drill(
         330,
         [
-            (5, topic("risky", 1, 2, unclean_leader_election_enable="true")),
+            (5, topic("risky", 1, 2, min_insync_replicas="1", unclean_leader_election_enable="true")),
             (30, write("risky", 10)),
             (60, kill(2)),
             (90, write("risky", 10)),
@@ -170,7 +170,7 @@ DRILLS: Final[dict[str, Drill]] = {
         480,
         [
             (5, topic("rotten", 1, segment_bytes=str(SEGMENT_BYTES))),
-            (10, write("rotten", 100)),
+            (10, write("rotten", 3 * SEGMENT_BYTES // 1_000)),
             (60, flip("rotten", 1)),
         ],
         {"log.scrub.interval.ms": "20000"},

@@ -1,4 +1,5 @@
-"""Alerts, judged by promtool over what real nodes exported: a node is lost and then a second one; a rolling restart."""
+"""Alerts, judged by promtool over what real nodes exported in drills, each made for some alerts, and in a rolling
+restart."""
 
 from __future__ import annotations
 
@@ -11,21 +12,38 @@ from typing import Any
 import pytest
 
 from tidelog.broker.health.alerts import rules_file
+from tidelog.broker.health.progress import SAMPLES
 
 from .recording import DRILLS, EVERY_S
 
 RECORDINGS = Path(__file__).with_name("recordings")
 FIRING = 'ALERTS{alertstate="firing"'
-FIRST_KILL_S, SECOND_KILL_S = (at_s for at_s, _ in DRILLS["node-loss"][1])
 WITHIN_S = 60
 """A node is missed once its session has ended, and the next scrape tells."""
-FIRES = {
-    "TidelogBrokerFenced": FIRST_KILL_S + 120,
-    "TidelogControllerDown": FIRST_KILL_S + 120,
-    "TidelogUnderReplicated": FIRST_KILL_S + 300,
-    "TidelogNoActiveController": SECOND_KILL_S + 60 + 30,
+WINDOW_S = SAMPLES * EVERY_S
+FIRES: dict[str, dict[str, int]] = {
+    "node-loss": {
+        "TidelogBrokerFenced": 60 + 120,
+        "TidelogControllerDown": 60 + 120,
+        "TidelogUnderReplicated": 60 + 300,
+        "TidelogNoActiveController": 480 + 60 + 30,
+    },
+    "rolling-restart": {},
+    "reader-loss": {"TidelogGroupBehind": 60 + WINDOW_S + 600},
+    "weak-topics": {
+        "TidelogPartitionOffline": 60 + 30,
+        "TidelogUnderMinIsr": 60 + 60,
+        "TidelogBrokerFenced": 60 + 120,
+        "TidelogControllerDown": 60 + 120,
+        "TidelogUnderReplicated": 60 + 300,
+        "TidelogReassignmentStuck": 75 + 300,
+        "TidelogMarkersWait": 75 + 300,
+    },
+    "unclean-election": {"TidelogUncleanElection": 104},
+    "rotten-disk": {"TidelogDamagedRecords": 60 + 300},
 }
-"""From when on an alert is due in ``node-loss``, by its ``for`` and what it looks back at. Others may not fire."""
+"""Of each drill, the alerts and from which second on they are due, by their ``for`` and what they look back at. Others
+may not fire."""
 
 pytestmark = pytest.mark.skipif(
     shutil.which("promtool") is None, reason="promtool is not there: apt install prometheus brings it"
@@ -56,15 +74,12 @@ def judge(place: Path, drill: str, asked: list[tuple[int, str, int | None]]) -> 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_loss_of_nodes_fires_its_alerts_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("drill", DRILLS)
+def test_a_drill_fires_its_alerts_in_time_and_no_other(drill: str, tmp_path: Path) -> None:
     asked: list[tuple[int, str, int | None]] = []
-    for name, due_s in FIRES.items():
+    for name, due_s in FIRES[drill].items():
         own = f'count({FIRING}, alertname="{name}"}})'
         asked += [(due_s - EVERY_S, own, None), (due_s + WITHIN_S, own, 1)]
-    others = f'count({FIRING}, alertname!~"{"|".join(FIRES)}"}})'
-    asked += [(second, others, None) for second in range(0, DRILLS["node-loss"][0], EVERY_S)]
-    judge(tmp_path, "node-loss", asked)
-
-
-def test_no_alert_fires_in_a_rolling_restart(tmp_path: Path) -> None:
-    judge(tmp_path, "rolling-restart", [(at, f"count({FIRING}}})", None) for at in range(0, 480, EVERY_S)])
+    others = f'count({FIRING}, alertname!~"{"|".join(FIRES[drill]) or "none"}"}})'
+    asked += [(second, others, None) for second in range(0, DRILLS[drill].seconds, EVERY_S)]
+    judge(tmp_path, drill, asked)
