@@ -175,7 +175,7 @@ export function Chart({ title, names, points, show, x = "time" }) {
       const axis = { stroke: resolved("--quiet"), grid: { stroke: resolved("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui, sans-serif" };
       plot.current = new uPlot({
         width: place.current.clientWidth, height: 140, legend: { show: false }, cursor: { show: false }, scales: { x: { time: x === "time" }, y: { range: (_, low, high) => [Math.min(0, low), high > 0 ? high * 1.1 : 1] } },
-        axes: [{ ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map((tick) => (x === "time" ? clock(tick) : `×${tick}`)) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
+        axes: [{ ...axis, size: 26, space: 80, values: (_, ticks) => ticks.map((tick) => (x === "time" ? clock(tick) : x === "times" ? `×${tick}` : plural(tick, "month"))) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
         series: [{}, ...names.map((name, at) => ({ label: name, stroke: resolved(`--series-${at + 1}`), width: 2, points: { show: x !== "time" } }))],
       }, data, place.current);
     });

@@ -39,7 +39,7 @@ PAGES = {
     "/groups": "Groups", f"/groups/{quote(HOSTILE, safe='')}": HOSTILE, "/transactions": "Transactions",
     "/sinks": "Sinks", "/moves": "Reassignments",
     "/security/acls": "Users and rights", "/security/users": "Users and rights",
-    "/security/quotas": "Users and rights", "/drills": "Drills", "/plan": "Capacity plan",
+    "/security/quotas": "Users and rights", "/drills": "Drills", "/plan?growth_a_year=1": "Capacity plan",
     "/nowhere/at/all": "There is no such page",
 }  # fmt: skip
 AXE = """(rules) => axe.run(document, {resultTypes: ["violations"], preload: false, ...rules && {runOnly: rules}})

@@ -305,6 +305,7 @@ def test_the_plan_is_that_of_the_command(anybody: Person) -> None:
     assert shown["nodes"] > 1
     assert set(shown["load_times"]) == {"1", "2", "5", "10", "20", "50", "100"}
     assert anybody.get("/api/plan?records_a_day=1000000").json["nodes"] < shown["nodes"]
+    assert shown["growth"] == []
     for query in ("records_a_day=-1", "records_a_day=nan", "copies=1.5", "retention_hours=x", "record_bytes=1e30"):
         said = anybody.get(f"/api/plan?{query}")
         assert (said.status, "expected" in said.json["message"]) == (400, True), query

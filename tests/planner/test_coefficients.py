@@ -43,7 +43,7 @@ def test_loads_that_were_not_fitted_are_predicted_within_a_quarter() -> None:
             assert SHIPPED.predicted(seen) == pytest.approx(seen.cores, rel=0.25)
         else:
             assert SHIPPED.predicted(seen) > seen.cores, "merged batches cost less; the plan is on the safe side"
-        assert SHIPPED.base_bytes <= seen.memory_bytes <= SHIPPED.base_bytes + SHIPPED.busy_bytes
+        assert SHIPPED.memory_bytes(seen.cores / seen.nodes) == pytest.approx(seen.memory_bytes, rel=0.15)
         assert seen.replicated_mb == pytest.approx((seen.copies - 1) * seen.append_mb, rel=0.05), "between nodes"
         assert seen.read_mb == pytest.approx(seen.readers * seen.append_mb, rel=0.05)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tidelog.cli.work.planner.answer import growth
 from tidelog.cli.work.planner.demand import LIMITS, Demand, DemandWrong, Machine, check, peak_of
 from tidelog.cli.work.planner.model import (
     away_of,
@@ -30,7 +31,7 @@ DEMANDS = st.builds(
     records_a_day=st.floats(1e3, 1e11),
     record_bytes=st.floats(1, 1e5),
     peak_factor=st.floats(1, 50),
-    compression_ratio=st.floats(1, 20),
+    compression_ratio=st.floats(1, 10),  # ten times as much is still within its bound
     batch_records=st.floats(1, 1e4),
     copies=st.integers(1, 5),
     readers=st.integers(2, 10),
@@ -159,6 +160,10 @@ def test_growth_says_when_each_bound_is_reached() -> None:
     then = uses(replace(BILLION, records_a_day=1e9 * grown_by), Machine(), SHIPPED, found.nodes, found.away)
     assert then[first[1]].share == pytest.approx(LIMITS[first[1]], rel=0.01)
     assert all(value is None for value in plan(BILLION, Machine(), SHIPPED).days_until.values())
+    months = growth(found, SHIPPED)
+    for name, reached in days.items():
+        over = next((month for month, shares in enumerate(months) if shares[name] > 1), len(months))
+        assert reached is None or over == min(int(reached * 12 / 365) + 1, len(months)), name
 
 
 def test_one_rack_away_takes_more_than_one_node_away() -> None:

@@ -8,10 +8,12 @@ from typing import Any, Final
 
 from tidelog.cli.work.planner.coefficients import Coefficients
 from tidelog.cli.work.planner.demand import LIMITS, Demand, DemandWrong, Machine
-from tidelog.cli.work.planner.model import Plan, plan
+from tidelog.cli.work.planner.model import Plan, grown, plan, uses
 
 CURVE: Final = (1, 2, 5, 10, 20, 50, 100)
 """Multiples of the load."""
+MONTHS: Final = 24
+"""For how long growth is shown."""
 
 
 def volumes(demand: Demand, machine: Machine, costs: Coefficients) -> dict[int, int | None]:
@@ -24,6 +26,19 @@ def _nodes_at(demand: Demand, machine: Machine, costs: Coefficients, times: int)
         return plan(replace(demand, records_a_day=demand.records_a_day * times), machine, costs).nodes
     except DemandWrong:
         return None
+
+
+def growth(found: Plan, costs: Coefficients) -> list[dict[str, float]]:
+    """Return the shares of the limits that the plan's nodes use with some away: now, in a month, and so on. Empty
+    without growth."""
+    if found.demand.growth_a_year <= 0:
+        return []
+    months = []
+    for month in range(MONTHS + 1):
+        demand = grown(found.demand, month * 365 / 12)
+        then = uses(demand, found.machine, costs, found.nodes, found.away)
+        months.append({name: use.share / LIMITS[name] for name, use in then.items()})
+    return months
 
 
 def settings(found: Plan) -> dict[str, str]:
@@ -62,6 +77,7 @@ def as_object(
             }
             for name, now in found.now.items()
         },
+        "growth": growth(found, costs),
         "settings": settings(found),
         "demand": asdict(found.demand),
         "machine": asdict(found.machine),

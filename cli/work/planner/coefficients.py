@@ -44,7 +44,7 @@ class Coefficients:
     tls_out_mb_s: float
     base_bytes: float
     busy_bytes: float
-    """Memory of a loaded node beyond an idle one, without page cache."""
+    """Memory of a node whose event loop is busy all the time beyond an idle one, without page cache."""
     replica_bytes: float
     connection_bytes: float
     connection_tls_bytes: float
@@ -61,6 +61,11 @@ class Coefficients:
             self.send_shared_s, self.append_mb_s, self.replicate_mb_s, self.read_mb_s,
         )  # fmt: skip
         return sum(cost * value for cost, value in zip(costs, rates.row(), strict=True))
+
+    def memory_bytes(self, cores: float) -> float:
+        """Return the memory of a node that uses this much of its processor, without replicas, connections and page
+        cache."""
+        return self.base_bytes + self.busy_bytes * min(cores, 1.0)
 
     def predicted(self, seen: Seen) -> float:
         """Return the processors that these coefficients predict for a measured load, all nodes together."""

@@ -106,7 +106,7 @@ def uses(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, away
     cache = load.peak_mb_s * 1e6 * demand.cached_minutes * 60 * demand.copies / left
     kept = kept_bytes(demand, costs)
     disk = (kept + partitions * segment_bytes(demand, costs, partitions)) * demand.copies / left
-    memory = costs.base_bytes + costs.busy_bytes + replicas * costs.replica_bytes
+    memory = costs.memory_bytes(cores) + replicas * costs.replica_bytes
     memory += demand.connections * each / left + min(cache, disk)
     share = machine.nodes_per_machine
     network = machine.network_mb_s / share
@@ -215,14 +215,18 @@ def _counts(demand: Demand, machine: Machine) -> Iterator[int]:
         count += step if count < 1_000 else step * max(1, count // (100 * step))
 
 
+def grown(demand: Demand, days: float) -> Demand:
+    """Return the demand after so many days of its growth."""
+    return replace(demand, records_a_day=demand.records_a_day * (1 + demand.growth_a_year) ** (days / 365))
+
+
 def _days(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, name: str) -> float | None:
     """Return when a resource is used up at the growth of the demand, by bisection."""
     if demand.growth_a_year <= 0:
         return None
 
     def reached(days: float) -> bool:
-        grown = demand.records_a_day * (1 + demand.growth_a_year) ** (days / 365)
-        found = uses(replace(demand, records_a_day=grown), machine, costs, nodes, away_of(machine, nodes))
+        found = uses(grown(demand, days), machine, costs, nodes, away_of(machine, nodes))
         return found[name].share > LIMITS[name]
 
     low, high = 0.0, 365.0 * HORIZON_YEARS

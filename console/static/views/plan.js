@@ -29,6 +29,8 @@ function Inputs({ data, query }) {
 
 function Answer({ data }) {
   const curve = Object.entries(data.load_times).filter(([, nodes]) => nodes !== null).map(([times, nodes]) => [Number(times), nodes]);
+  const last = data.growth.at(-1) ?? {};
+  const growing = Object.keys(last).sort((one, other) => last[other] - last[one]).slice(0, 3);
   const changes = Object.entries(data.what_if).filter(([, { less, more }]) => less !== data.nodes || more !== data.nodes);
   return html`<section aria-label="The plan"><dl class="tiles">
       <div><dt>Nodes</dt><dd>${count(data.nodes)}<small>${data.away} may be away</small></dd></div>
@@ -41,7 +43,8 @@ function Answer({ data }) {
       { name: "Of a node", cell: ([name]) => name }, { name: "All there", cell: ([, use]) => html`<${Meter} share=${use.now_share / use.limit_share} label=${percent(use.now_share)} warn=${0.8} bad=${1} />` },
       { name: `${data.away} away`, cell: ([, use]) => html`<${Meter} share=${use.away_share / use.limit_share} label=${percent(use.away_share)} warn=${0.8} bad=${1} />` },
       { name: "At most", num: true, cell: ([, use]) => percent(use.limit_share) }, { name: "Reached in", num: true, cell: ([, use]) => (use.days_until === null ? "–" : plural(Math.round(use.days_until), "day")) }]} />
-    <div class="charts"><${Chart} title="Nodes for several times the load" names=${["nodes"]} points=${curve} show=${count} x="times" /></div>
+    <div class="charts"><${Chart} title="Nodes for several times the load" names=${["nodes"]} points=${curve} show=${count} x="times" />
+      ${data.growth.length > 0 && html`<${Chart} title="Bounds used as the load grows" names=${growing} points=${data.growth.map((shares, month) => [month, ...growing.map((name) => shares[name])])} show=${percent} x="months" />`}</div>
     <h2>What would change it</h2><${Table} caption="What would change the number of nodes" rows=${changes} empty="No input, a fifth more or less, changes the number of nodes." columns=${[
       { name: "Input", cell: ([name]) => name.replaceAll("_", " ") }, { name: "A fifth less", num: true, cell: ([, one]) => (one.less ? plural(one.less, "node") : "none will do") }, { name: "A fifth more", num: true, cell: ([, one]) => (one.more ? plural(one.more, "node") : "none will do") }]} />
     <h2>Settings of the nodes</h2><pre tabindex="0" aria-label="Settings of the nodes">${Object.entries(data.settings).map(([name, value]) => `${name}=${value}`).join("\n")}</pre></section>`;
