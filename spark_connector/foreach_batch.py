@@ -27,7 +27,8 @@ QUERY_ID: Final = "sql.streaming.queryId"
 _ROOT: Final = "spark_connect_session"
 """Under Spark Connect, the variable with the query's session, in the function that calls all others."""
 _WRITTEN: Final = "spark.tidelog.written."
-"""Settings of one run's session: the last batch that this run has written, by sink."""
+"""Settings of the batch's session: the last batch that was written, by sink. Each run of a query has a session of its
+own, except under Spark Connect before 4.3; so there the run is named as well."""
 
 
 def exactly_once(
@@ -68,8 +69,8 @@ def write_once(
     and under Spark Connect without the name ``query``; and the errors of ``frame.write``.
     """
     session = frame.sparkSession
-    query_id = (
-        _query_id_under_connect(query) if _is_remote(session) else session.sparkContext.getLocalProperty(QUERY_ID)
+    query_id, run = (
+        _query_under_connect(query) if _is_remote(session) else (session.sparkContext.getLocalProperty(QUERY_ID), "")
     )
     if query_id is None:
         raise RuntimeError(
@@ -80,12 +81,13 @@ def write_once(
         raise ValueError(f"expected no option {given[0]}: the query's id, the name and the batch take its place")
     once = dict(options) | {"appId": f"{query_id}/{name}", "version": str(batch_id)}
     written = f"{_WRITTEN}{SinkOptions.of(once, streaming=False).sink}"
-    if session.conf.get(written, None) == str(batch_id):
+    this = f"{run}{batch_id}"
+    if session.conf.get(written, None) == this:
         raise ValueError(
             f"batch {batch_id} was written under the name {name!r} to this topic already: give each write its own name"
         )
     frame.write.format("tidelog").options(**once).mode("append").save()
-    session.conf.set(written, str(batch_id))
+    session.conf.set(written, this)
 
 
 def _is_remote(session: object) -> bool:
@@ -93,19 +95,19 @@ def _is_remote(session: object) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect")
 
 
-def _query_id_under_connect(name: str | None) -> str | None:
-    """Return the id of the query with this name, from the session that started it.
+def _query_under_connect(name: str | None) -> tuple[str | None, str]:
+    """Return the ids of the query with this name and of its run, from the session that started it.
 
     Spark Connect runs the function in its own process and does not tell it the query, neither in the batch's session
     nor in its tasks. A single active query need not be the caller's, which may just have been stopped; so the caller
-    has to name it. None if no query calls. Source: ``foreach_batch_worker.py`` of pyspark 4.3.
+    has to name it. None if no query calls. Source: ``foreach_batch_worker.py`` of pyspark 4.2 and 4.3.
     """
     frame: FrameType | None = sys._getframe()
     while frame is not None and _ROOT not in frame.f_locals:
         frame = frame.f_back
     if frame is None:
-        return None
-    active = {one.name: one.id for one in frame.f_locals[_ROOT].streams.active}
+        return None, ""
+    active = {one.name: one for one in frame.f_locals[_ROOT].streams.active}
     if not name:
         raise RuntimeError(
             "under Spark Connect, expected the name of the query: give it one by queryName('…'), and the same to "
@@ -113,7 +115,7 @@ def _query_id_under_connect(name: str | None) -> str | None:
         )
     if name not in active:
         raise RuntimeError(f"expected an active query named {name!r}, found {sorted(filter(None, active))}")
-    return str(active[name])
+    return str(active[name].id), f"{active[name].runId}/"
 
 
 def _together(frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -79,9 +79,13 @@ def prepare(directory: Path | None = None) -> None:
     ``JAVA_HOME``, ``SPARK_HOME``, ``PYSPARK_PYTHON``, ``PYSPARK_DRIVER_PYTHON``, ``SPARK_LOCAL_IP``. ``directory``
     (default: ``tidelog/spark`` in the user's cache directory) holds the links that two of them point to. Raises
     :class:`NoJava`, and ``ImportError`` without pyspark.
+
+    If ``PYSPARK_PYTHON`` is set, ``PYSPARK_DRIVER_PYTHON`` is not: executors read and write topics with the Python that
+    the second names, if there is one. Source: Spark's ``PythonUtils.defaultPythonExec``.
     """
-    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
-        os.environ.setdefault(name, sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     kept = directory or cache_directory()
     if "JAVA_HOME" not in os.environ:

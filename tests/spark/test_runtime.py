@@ -76,8 +76,11 @@ def test_what_is_set_already_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv(name, "mine")
     runtime.prepare(tmp_path)
     assert [os.environ[name] for name in names] == ["mine"] * 5
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON")
+    runtime.prepare(tmp_path)
+    assert "PYSPARK_DRIVER_PYTHON" not in os.environ, "executors would use it for the source and the sink"
     for name in names:
-        monkeypatch.delenv(name)
+        monkeypatch.delenv(name, raising=False)
     runtime.prepare(tmp_path)
     assert os.environ["PYSPARK_PYTHON"] == os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
     assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1"

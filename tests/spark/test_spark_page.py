@@ -21,6 +21,10 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 pytestmark = pytest.mark.timeout(300)
 
 
+def facts(record: ConsumerRecord) -> tuple[object, ...]:
+    return record.partition, record.offset, record.key, record.value, record.headers, record.timestamp
+
+
 def test_the_pages_pipelines_write_what_they_say_once(
     spark: SparkSession,
     cluster: Cluster,
@@ -28,18 +32,20 @@ def test_the_pages_pipelines_write_what_they_say_once(
     committed: Callable[[str], list[ConsumerRecord]],
     tmp_path: Path,
 ) -> None:
-    for topic in ("orders", "large-orders", "counts", "daily"):
+    for topic in ("orders", "large-orders", "counts", "daily", "orders-again"):
         cluster.create_topic(topic, partitions=2)
     fill("orders", "99", "100", partition=0, key=b"ann")
     fill("orders", "250", partition=1, key=b"bob")
-    pipeline, progress, update, daily = re.findall(
+    pipeline, progress, update, daily, archive, replay = re.findall(
         r"```python no-run\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
     )
     assert len(pipeline.strip().splitlines()) <= 25
     names: dict[str, Any] = {}
 
     def run(block: str) -> None:
-        here = block.replace("127.0.0.1:9092", cluster.bootstrap).replace('"checkpoints/', f'"{tmp_path}/')
+        here = block.replace("127.0.0.1:9092", cluster.bootstrap)
+        for place in ("checkpoints", "archive"):
+            here = here.replace(f'"{place}/', f'"{tmp_path}/{place}/')
         exec(compile(here, str(PAGE), "exec"), names)
 
     def written(topic: str) -> list[tuple[bytes, bytes]]:
@@ -57,6 +63,14 @@ def test_the_pages_pipelines_write_what_they_say_once(
     for _ in range(2):
         run(daily)
         assert written("daily") == [(b"ann", b"3"), (b"bob", b"5")]
+    run(archive)
+    for last in ("0", ".0.crc"):  # as after a death between the files of a batch and Spark's note
+        (tmp_path / "checkpoints" / "archive" / "commits" / last).unlink()
+    fill("orders", "7", partition=0, key=b"cat", headers=[("h", b"\xff")], timestamp_ms=1_800_000_000_000)
+    run(archive)
+    for _ in range(2):
+        run(replay)
+        assert [facts(one) for one in committed("orders-again")] == [facts(one) for one in committed("orders")]
 
 
 def test_the_page_names_the_columns_and_options_that_the_sink_has() -> None:

@@ -96,7 +96,8 @@ class RemoteFrame:
         self.written: list[dict[str, str]] = []
         kind = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
         self.sparkSession = kind()
-        self.sparkSession.conf = SimpleNamespace(get=lambda *_: None, set=lambda *_: None)
+        kept: dict[str, str] = {}
+        self.sparkSession.conf = SimpleNamespace(get=kept.get, set=kept.__setitem__)
 
     write = property(lambda self: self)
 
@@ -114,9 +115,9 @@ class RemoteFrame:
         return None
 
 
-def worker(active: dict[str, str], work: Callable[[], None]) -> None:
+def worker(active: dict[str, str], work: Callable[[], None], run: int = 1) -> None:
     """Call it as Spark's worker for foreachBatch does, which has the session of the query in a variable."""
-    queries = [SimpleNamespace(name=name, id=number) for name, number in active.items()]
+    queries = [SimpleNamespace(name=name, id=number, runId=f"run-{run}") for name, number in active.items()]
     spark_connect_session = SimpleNamespace(streams=SimpleNamespace(active=queries))
     work()
     del spark_connect_session
@@ -134,3 +135,14 @@ def test_the_query_is_known_by_its_name_only() -> None:
     with pytest.raises(RuntimeError, match="found no query"):
         function(frame, 3)
     assert len(frame.written) == 1
+
+
+def test_a_run_that_repeats_a_batch_is_no_second_write_of_it_in_a_session_that_runs_share() -> None:
+    """Before 4.3, all runs of a query have the session of the client."""
+    frame: Any = RemoteFrame()
+    function: Any = exactly_once(BROKERS | {"topic": "t"}, query="q")
+    for run in (1, 2):
+        worker({"q": "id-of-q"}, lambda: function(frame, 3), run)
+    assert [one["version"] for one in frame.written] == ["3", "3"]
+    with pytest.raises(ValueError, match="batch 3 was written under the name '' to this topic already"):
+        worker({"q": "id-of-q"}, lambda: function(frame, 3), 2)
