@@ -5,7 +5,7 @@ Source: Spark's ``KafkaRecordToRowConverter``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -40,9 +40,17 @@ def schema(include_headers: bool) -> StructType:
     return StructType(_WITHOUT_HEADERS + ([StructField("headers", _HEADERS)] if include_headers else []))
 
 
-def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The same columns as Arrow's types, exactly as Spark expects them back."""
-    return to_arrow_schema(schema(include_headers), timezone="UTC")
+def chosen(given: StructType, include_headers: bool) -> tuple[str, ...] | None:
+    """Return the columns that a schema names, or None if one of them is not the source's, or of another type."""
+    there = {field.name: field.dataType.simpleString() for field in schema(include_headers)}
+    fits = all(there.get(field.name) == field.dataType.simpleString() for field in given)
+    return tuple(given.names) if fits and len(set(given.names)) == len(given.names) > 0 else None
+
+
+def arrow_schema(include_headers: bool, columns: Sequence[str] = ()) -> pa.Schema:
+    """Return these columns, by default all, as Arrow's types, exactly as Spark expects them back."""
+    every = schema(include_headers)
+    return to_arrow_schema(StructType([every[name] for name in columns or every.names]), timezone="UTC")
 
 
 def record_batch(columns: Columns, topic: str, partition: int, to: pa.Schema) -> pa.RecordBatch:
@@ -50,19 +58,29 @@ def record_batch(columns: Columns, topic: str, partition: int, to: pa.Schema) ->
 
     A record without headers has null for them.
     """
-    rows = columns.rows
-    arrays = [
-        _blobs(columns.keys, to.field("key").type),
-        _blobs(columns.values, to.field("value").type),
-        pa.repeat(pa.scalar(topic, to.field("topic").type), rows),
-        pa.repeat(pa.scalar(partition, to.field("partition").type), rows),
-        _numbers(columns.offsets, rows, to.field("offset").type),
-        _numbers(columns.timestamps, rows, to.field("timestamp").type),
-        _numbers(columns.kinds, rows, to.field("timestampType").type),
-    ]
-    if columns.headers is not None:
-        arrays.append(_headers(columns.headers, rows, to.field("headers").type))
+    arrays = [_array(field, columns, topic, partition) for field in to]
     return pa.RecordBatch.from_arrays(arrays, schema=to)
+
+
+def _array(field: pa.Field, columns: Columns, topic: str, partition: int) -> pa.Array:
+    kind, rows = field.type, columns.rows
+    match field.name:
+        case "key":
+            return _blobs(columns.keys, kind)
+        case "value":
+            return _blobs(columns.values, kind)
+        case "topic":
+            return pa.repeat(pa.scalar(topic, kind), rows)
+        case "partition":
+            return pa.repeat(pa.scalar(partition, kind), rows)
+        case "offset":
+            return _numbers(columns.offsets, rows, kind)
+        case "timestamp":
+            return _numbers(columns.timestamps, rows, kind)
+        case "timestampType":
+            return _numbers(columns.kinds, rows, kind)
+    assert columns.headers is not None
+    return _headers(columns.headers, rows, kind)
 
 
 def sliced(batch: pa.RecordBatch, size: int, rows_max: int, bytes_max: int) -> Iterator[pa.RecordBatch]:

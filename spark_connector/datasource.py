@@ -5,10 +5,12 @@ Constructors do nothing: Spark creates and pickles these objects whenever it lik
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from tidelog.spark_connector.columns import schema
+from tidelog.spark_connector.columns import chosen, schema
 from tidelog.spark_connector.options import OptionError, SourceOptions, check_general, include_headers
 from tidelog.spark_connector.sink import BatchSink, StreamSink
 from tidelog.spark_connector.sink_columns import SinkColumns
@@ -31,15 +33,11 @@ class TidelogDataSource(DataSource):
 
     @told_in_a_line()
     def reader(self, schema: StructType) -> BatchReader:
-        options = SourceOptions.of(self.options, streaming=False)
-        self._check_schema(schema)
-        return BatchReader(options)
+        return BatchReader(self._with_columns(SourceOptions.of(self.options, streaming=False), schema))
 
     @told_in_a_line()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802
-        options = SourceOptions.of(self.options, streaming=True)
-        self._check_schema(schema)
-        return StreamReader(options)
+        return StreamReader(self._with_columns(SourceOptions.of(self.options, streaming=True), schema))
 
     @told_in_a_line()
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
@@ -55,6 +53,12 @@ class TidelogDataSource(DataSource):
         options = SinkOptions.of(self.options, streaming=True)
         return StreamSink(options, SinkColumns.of(schema, options.topic))
 
-    def _check_schema(self, given: StructType) -> None:
-        if given.simpleString() != schema(include_headers(self.options)).simpleString():
-            raise OptionError("Tidelog source has a fixed schema and cannot be set with a custom one")
+    def _with_columns(self, options: SourceOptions, given: StructType) -> SourceOptions:
+        columns = chosen(given, options.include_headers)
+        if columns is None:
+            there = schema(options.include_headers).simpleString()
+            raise OptionError(
+                "Tidelog source has a fixed schema and cannot be set with a custom one: expected some of the columns of "
+                f"{there}, found {given.simpleString()}"
+            )
+        return replace(options, columns=columns)

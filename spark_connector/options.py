@@ -113,6 +113,8 @@ class SourceOptions:
     poll_timeout_ms: int
     fetch_retries: int
     fetch_retry_interval_ms: int
+    columns: tuple[str, ...] = ()
+    """The columns that the query's own schema names, in its order; empty: all."""
 
     @classmethod
     def of(cls, given: Mapping[str, str], *, streaming: bool) -> SourceOptions:

@@ -52,7 +52,7 @@ def read(options: SourceOptions, one: RangePartition) -> Iterator[pa.RecordBatch
     """
     at = TopicPartition(one.topic, one.partition)
     buffer = column_buffer(headers=options.include_headers)
-    to = arrow_schema(options.include_headers)
+    to = arrow_schema(options.include_headers, options.columns)
     if one.start >= one.end:
         return
     start = one.start

@@ -80,7 +80,7 @@ def test_a_table_is_refused_and_says_what_to_do_and_views_read_and_write(
 ) -> None:
     cluster.create_topic(topic)
     fill(topic, "read")
-    table, view, narrow = (f"{kind}_{topic.replace('-', '_')}" for kind in ("t", "v", "w"))
+    table, view, narrow, binary = (f"{kind}_{topic.replace('-', '_')}" for kind in ("t", "v", "w", "b"))
     servers = f"`tidelog.bootstrap.servers` '{cluster.bootstrap}'"
     given = f"USING tidelog OPTIONS ({servers}, subscribe '{topic}', topic '{topic}')"
 
@@ -112,3 +112,5 @@ def test_a_table_is_refused_and_says_what_to_do_and_views_read_and_write(
     assert {record.value for record in committed(topic)} == found
     with pytest.raises(Exception, match="Tidelog source has a fixed schema and cannot be set with a custom one"):
         sql(f"SELECT * FROM {narrow}")
+    sql(f"CREATE TEMPORARY VIEW {binary} (value BINARY) {given}")
+    assert {bytes(row[0]) for row in sql(f"SELECT * FROM {binary}")} == found
