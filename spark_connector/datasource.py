@@ -58,7 +58,7 @@ class TidelogDataSource(DataSource):
         if columns is None:
             there = schema(options.include_headers).simpleString()
             raise OptionError(
-                "Tidelog source has a fixed schema and cannot be set with a custom one: expected some of the columns of "
-                f"{there}, found {given.simpleString()}"
+                "Tidelog source has a fixed schema and cannot be set with a custom one: expected some of the columns "
+                f"of {there}, found {given.simpleString()}"
             )
         return replace(options, columns=columns)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tidelog.chaos.spark_kills.driver import ON_A_CLUSTER
+from tidelog.chaos.spark_kills.suite import MASTER
 from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
 from tidelog.spark_connector import connections, reading, runtime
@@ -60,10 +62,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 def _session(home: Path) -> SparkSession:
+    master = os.environ.get(MASTER, "")
     return runtime.session(
         "tests",
-        master="local[2]",
-        config={
+        master=master or "local[2]",
+        config=(ON_A_CLUSTER if master else {})
+        | {
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.sql.streaming.noDataProgressEventInterval": "100",

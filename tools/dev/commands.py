@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dev import checks, environment, preflight, quick, wheel
+from dev import checks, environment, preflight, quick, spark_matrix, wheel
 from dev.environment import StepFailed, variables, venv_bin
 from dev.preflight import ROOT
 
@@ -156,6 +156,11 @@ def _kills(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.spark_kills.command", *arguments))
 
 
+def _spark_cluster(arguments: Sequence[str]) -> int:
+    os.chdir(ROOT)
+    return _start(*_python("-m", "tidelog.chaos.spark_kills.suite", *arguments))
+
+
 def _fuzz(arguments: Sequence[str]) -> int:
     return _start(*_python("-m", "tidelog.chaos.fuzz", *arguments))
 
@@ -242,6 +247,15 @@ COMMANDS = {
     "chaos": Command("chaos run [--seed N]", "real processes behind proxies under faults", _chaos, _chaos_steps),
     "fuzz": Command("fuzz kafka", "hostile frames or crowds at a Kafka port; damaged logins", _fuzz, environment.DEV),
     "kills": Command("kills [CASE …]", "Spark under kill -9: is each row there once?", _kills, environment.DEV),
+    "spark-cluster": Command(
+        "spark-cluster [TEST …]",
+        "the connector's tests on a standalone cluster of Spark",
+        _spark_cluster,
+        environment.DEV,
+    ),
+    "spark-matrix": Command(
+        "spark-matrix [RELEASE …]", "the connector's tests on several releases of Spark", spark_matrix.run, ()
+    ),
     "run": Command("run COMMAND …", "a command in the private environment: ./dev run tidelog", _run, environment.RUN),
     "shell": Command("shell", "a shell in the private environment", _shell, environment.RUN),
     "format": Command("format", "sort imports, format the code", _format, environment.DEV),

@@ -44,7 +44,8 @@ def venv_bin(name: str) -> str:
     return str(VENV / "bin" / name)
 
 
-def _requirements(*extras: str) -> list[str]:
+def requirements(*extras: str) -> list[str]:
+    """Return the requirements of these extras, and without any those of the package itself."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     found = list(project["dependencies"]) if not extras else []
     for extra in extras:
@@ -105,7 +106,7 @@ def _make_venv() -> None:
 
 def _install_runtime() -> None:
     _pip("setuptools", "wheel", "Cython")
-    _pip("--no-build-isolation", *_requirements())
+    _pip("--no-build-isolation", *requirements())
 
 
 def _install_tidelog() -> None:
@@ -114,27 +115,27 @@ def _install_tidelog() -> None:
 
 def _install_demo() -> None:
     # Without its dependencies: only its data files are needed, and pandas is larger than everything else.
-    _pip("--no-build-isolation", "--no-deps", *_requirements("demo"))
+    _pip("--no-build-isolation", "--no-deps", *requirements("demo"))
 
 
 def _install_spark() -> None:
-    _pip("--no-build-isolation", *_requirements("spark"))
+    _pip("--no-build-isolation", *requirements("spark"))
 
 
 def _install_picture() -> None:
-    _pip("--no-build-isolation", *_requirements("picture"))
+    _pip("--no-build-isolation", *requirements("picture"))
 
 
 def _install_chaos() -> None:
-    _pip("--no-build-isolation", *_requirements("chaos"))
+    _pip("--no-build-isolation", *requirements("chaos"))
 
 
 def _install_dev() -> None:
-    _pip("--no-build-isolation", *_requirements("dev"))
+    _pip("--no-build-isolation", *requirements("dev"))
 
 
 def _install_wheel() -> None:
-    _pip("--no-build-isolation", *_requirements("wheel"))
+    _pip("--no-build-isolation", *requirements("wheel"))
 
 
 class _Step:
@@ -150,19 +151,19 @@ _STEPS = {
     step.name: step
     for step in (
         _Step("environment", "private environment .venv", _make_venv, lambda: [_interpreter()]),
-        _Step("runtime", "packages that tidelog needs", _install_runtime, lambda: [_requirements(), *_pins()]),
+        _Step("runtime", "packages that tidelog needs", _install_runtime, lambda: [requirements(), *_pins()]),
         _Step(
             "tidelog",
             "tidelog itself, editable",
             _install_tidelog,
             lambda: [*((ROOT / name).read_text() for name in _BUILT_FROM), _interpreter(), str(ROOT)],
         ),
-        _Step("demo", "flights data for the demo", _install_demo, lambda: [_requirements("demo"), *_pins()]),
-        _Step("spark", "Spark, Arrow and a Java runtime", _install_spark, lambda: [_requirements("spark"), *_pins()]),
-        _Step("picture", "Pillow for the demo's plot", _install_picture, lambda: [_requirements("picture"), *_pins()]),
-        _Step("chaos", "driver of toxiproxy", _install_chaos, lambda: [_requirements("chaos"), *_pins()]),
-        _Step("wheel", "tools for wheels", _install_wheel, lambda: [_requirements("wheel"), *_pins()]),
-        _Step("dev", "tools for tests and checks", _install_dev, lambda: [_requirements("dev"), *_pins()]),
+        _Step("demo", "flights data for the demo", _install_demo, lambda: [requirements("demo"), *_pins()]),
+        _Step("spark", "Spark, Arrow and a Java runtime", _install_spark, lambda: [requirements("spark"), *_pins()]),
+        _Step("picture", "Pillow for the demo's plot", _install_picture, lambda: [requirements("picture"), *_pins()]),
+        _Step("chaos", "driver of toxiproxy", _install_chaos, lambda: [requirements("chaos"), *_pins()]),
+        _Step("wheel", "tools for wheels", _install_wheel, lambda: [requirements("wheel"), *_pins()]),
+        _Step("dev", "tools for tests and checks", _install_dev, lambda: [requirements("dev"), *_pins()]),
     )
 }
 RUN = ("environment", "runtime", "tidelog")
