@@ -390,8 +390,8 @@ BOUNDS = (
     bound(
         "imported-records-keep-foreign-epochs",
         "replication.partition.partition",
-        "takes_gaps=True, leader_epoch=leading.epoch)",
-        "takes_gaps=True)",
+        "takes_gaps=True, leader_epoch=leading.epoch, once=",
+        "takes_gaps=True, once=",
         "replication/test_fencing.py::test_imported_records_get_the_epoch_under_which_they_are_taken",
     ),
     bound(

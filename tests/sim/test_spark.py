@@ -47,7 +47,8 @@ def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest
         return [message for _, message in arrived]
 
     monkeypatch.setattr(spark_clients, "one_of_each", all_of_them)
-    outcomes = (ClusterScenario(SPARK).run(seed, ()) for seed in range(1, 9))  # each seed has its chances
+    seeds = (3, 1, 2, 4, 5, 6, 7, 8)  # each has its chances, and the first shows it as long as no draw changes
+    outcomes = (ClusterScenario(SPARK).run(seed, ()) for seed in seeds)
     assert any("each once: " in text for outcome in outcomes for text in outcome.violations)
 
 
