@@ -136,7 +136,9 @@ class GroupCoordinator(CoordinatorShell[Shard, Effect]):
         Kafka)."""
         led = self._active(_key(request.group_id))
         if isinstance(led, Led):
-            return done(led.shard.heartbeat(request, self._now()))
+            response = led.shard.heartbeat(request, self._now())
+            self._perform(led, ())
+            return done(response)
         code = ErrorCode.NONE if led.code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else led.code
         return done(HeartbeatResponse(code, error_message=led.message))
 

@@ -73,6 +73,7 @@ def describe_consumer(
                 member.regex,
                 _named(only(consumer.current_of(member_id).assigned), topics),
                 _named(consumer.target_of(member_id), topics),
+                member.classic is not None,
             )
             for member_id, member in consumer.members.items()
         ),

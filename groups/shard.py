@@ -72,11 +72,11 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
     ) -> None:
         self._state = ShardState(leader_epoch, settings, rng, batch_bytes_max, counters or GroupCounters(), topics)
         self._rebalancing = Rebalancing(self._state)
-        self._joining = Joining(self._state, self._rebalancing)
-        self._syncing = Syncing(self._state, self._rebalancing)
+        self._heartbeating = Heartbeating(self._state, self._rebalancing)
+        self._joining = Joining(self._state, self._rebalancing, self._heartbeating.join)
+        self._syncing = Syncing(self._state, self._rebalancing, self._heartbeating)
         self._committing = Committing(self._state)
         self._transactional = Transactional(self._state, self._committing)
-        self._heartbeating = Heartbeating(self._state)
         self._expiring = Expiring(self._state)
         self._replaying = Replaying(self._state)
 
@@ -95,7 +95,9 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
                 self._heartbeating.loaded(group, now)
             for member in group.members.values():
                 self._state.restart_session(group, member, now)
-            if len(group.members) > self._state.settings.max_size:
+            if group.is_unled:
+                self._rebalancing.converted(group, now)
+            elif len(group.members) > self._state.settings.max_size:
                 self._rebalancing.prepare(group, Cause.OVER_CAPACITY, now)
         self._expiring.schedule(now)
         return self._effects()
@@ -111,7 +113,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         return self._effects()
 
     def heartbeat(self, request: HeartbeatRequest, now: Moment) -> HeartbeatResponse:
-        """Answer immediately, without effects."""
+        """Answer immediately, without effects; the next deadline may come earlier."""
         return self._syncing.heartbeat(request, now)
 
     def leave(self, request: LeaveGroupRequest, now: Moment) -> tuple[LeaveGroupResponse, list[Effect]]:
@@ -219,7 +221,7 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
                 self._rebalancing.join_timer(key.group_id, now)
             case TimerKind.SYNC:
                 self._rebalancing.sync_timer(key.group_id, now)
-            case TimerKind.MEMBER_SESSION | TimerKind.REVOCATION:
+            case TimerKind.MEMBER_SESSION | TimerKind.REVOCATION | TimerKind.MEMBER_JOIN | TimerKind.MEMBER_SYNC:
                 self._heartbeating.timer(key, now)
             case TimerKind.WORK:
                 self._heartbeating.work_timer(key.group_id, now)

@@ -17,7 +17,7 @@ from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.services import Calls
 from tidelog.groups.adding import AddPartitions
 from tidelog.groups.coordinator import GroupCoordinator
-from tidelog.groups.state.settings import ConsumerTimes, GroupSettings
+from tidelog.groups.state.settings import ConsumerTimes, GroupSettings, MigrationPolicy
 from tidelog.groups.state.topics import TopicShape
 from tidelog.metadata_quorum.image.change import MetadataDelta
 from tidelog.metadata_quorum.image.image import GROUP, MetadataImage
@@ -130,6 +130,7 @@ def group_settings(config: NodeConfig, image: Callable[[], MetadataImage]) -> Gr
         consumer_assignment_interval_ms=config.group_consumer_assignment_interval_ms,
         consumer_max_size=config.group_consumer_max_size,
         consumer_assignors=config.group_consumer_assignors,
+        migration_policy=MigrationPolicy(config.group_consumer_migration_policy),
         work_max=config.group_coordinator_work_max,
         offset_metadata_max_bytes=config.offset_metadata_max_bytes,
         offsets_retention_minutes=config.offsets_retention_minutes,

@@ -9,13 +9,12 @@ back, since the record is in the log and may still be committed; it has to ask a
 from __future__ import annotations
 
 import logging
-import random
-import uuid
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tidelog.groups.classic.rebalancing import Rebalancing
 from tidelog.groups.state.group import Group
-from tidelog.groups.state.member import Member
+from tidelog.groups.state.member import Member, new_member_id, rebalance_timeout_ms
 from tidelog.groups.state.shard_state import GroupRecordAppend, ShardState, TimerKey, TimerKind
 from tidelog.groups.state.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
@@ -33,11 +32,17 @@ _ID_BYTES: Final = 37
 class Joining:
     """Handles JoinGroup for one partition of ``__consumer_offsets``."""
 
-    __slots__ = ("_rebalancing", "_shard")
+    __slots__ = ("_join_consumer", "_rebalancing", "_shard")
 
-    def __init__(self, shard: ShardState, rebalancing: Rebalancing) -> None:
+    def __init__(
+        self,
+        shard: ShardState,
+        rebalancing: Rebalancing,
+        join_consumer: Callable[[Group, JoinGroupRequest, int, Moment, str], None],
+    ) -> None:
         self._shard = shard
         self._rebalancing = rebalancing
+        self._join_consumer = join_consumer
 
     def join(self, request: JoinGroupRequest, client_host: str, waiter: int, now: Moment) -> None:
         """Answer now, or when the whole group has joined."""
@@ -56,8 +61,7 @@ class Joining:
                 return
         if group.consumer is not None:
             if not group.is_empty:
-                text = f"group {request.group_id} has members of the consumer protocol: stop them first"
-                self._refuse(waiter, request.member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text)
+                self._join_consumer(group, request, waiter, now, client_host)
                 return
             self._end_consumer(group, now)
         protocols = tuple({protocol.name: protocol for protocol in request.protocols}.values())
@@ -182,7 +186,7 @@ class Joining:
             request.group_instance_id,
             request.client_id,
             client_host,
-            _rebalance_timeout_ms(request),
+            rebalance_timeout_ms(request),
             request.session_timeout_ms,
             protocols,
         )
@@ -225,7 +229,7 @@ class Joining:
                 self._shard.answer(waiter, self._rebalancing.joined(group, member))
             case _:
                 self._supersede_join(group, member)
-                group.update(member, protocols, request.session_timeout_ms, _rebalance_timeout_ms(request))
+                group.update(member, protocols, request.session_timeout_ms, rebalance_timeout_ms(request))
                 group.set_join_waiter(member, waiter)
                 self._rebalancing.rebalance_or_complete(group, Cause.MEMBER_CHANGED, now)
 
@@ -253,7 +257,7 @@ class Joining:
         shard.end_session(group, old.member_id)
         former = _Former.of(old)
         member = group.replace(old, member_id)
-        group.update(member, protocols, request.session_timeout_ms, _rebalance_timeout_ms(request))
+        group.update(member, protocols, request.session_timeout_ms, rebalance_timeout_ms(request))
         group.set_join_waiter(member, waiter)
         shard.restart_session(group, member, now)
         logger.info("group %s: static member %s is now %s", group.group_id, request.group_instance_id, member_id)
@@ -342,13 +346,3 @@ class _ReplacementAppend:
         # Its session may have expired in the meantime, which was excused: it must come back, or it is removed.
         self._shard.restart_session(self._group, member, now)
         self._shard.answer(self._waiter, JoinGroupResponse(error))
-
-
-def _rebalance_timeout_ms(request: JoinGroupRequest) -> int:
-    """Return the rebalance timeout, or the session timeout if the request has none."""
-    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
-
-
-def new_member_id(prefix: str, rng: random.Random) -> str:
-    """Return the client id or instance id with a random UUID. Source: ``ClassicGroup.generateMemberId``."""
-    return f"{prefix}-{uuid.UUID(bytes=rng.randbytes(16), version=4)}"

@@ -76,7 +76,7 @@ class Rebalancing:
         """End the join phase. If new members came during an initial one, it is extended instead, up to the rebalance
         timeout (``tryCompleteInitialRebalanceElseSchedule``)."""
         group = self._shard.groups.get(group_id)
-        if group is None or group.state is not GroupState.PREPARING_REBALANCE:
+        if group is None or group.consumer is not None or group.state is not GroupState.PREPARING_REBALANCE:
             return
         is_initial = group.previous_state is GroupState.EMPTY
         if is_initial and group.new_member_came and group.initial_remaining_ms:
@@ -158,7 +158,7 @@ class Rebalancing:
     def sync_timer(self, group_id: str, now: Moment) -> None:
         """Drop members that have not asked for their assignment (``expirePendingSync``)."""
         group = self._shard.groups.get(group_id)
-        if group is None or group.state not in _GENERATION or not group.pending_syncs:
+        if group is None or group.consumer is not None or group.state not in _GENERATION or not group.pending_syncs:
             return
         for member_id in list(group.pending_syncs):
             self.drop(group, group.members[member_id])
@@ -174,7 +174,7 @@ class Rebalancing:
     def session_timer(self, group_id: str, member_id: str, now: Moment) -> None:
         """Handle a member that was silent for its session timeout. Members that wait for the group are excused."""
         group = self._shard.groups.get(group_id)
-        if group is None:
+        if group is None or group.consumer is not None:
             return
         if group.remove_pending(member_id):
             self.pending_member_gone(group, now)
@@ -216,6 +216,43 @@ class Rebalancing:
             self.complete_join(group, now)
         else:
             self._shard.forget_if_idle(group, now)
+
+    # --- Groups that change their protocol ----------------------------------------------------------
+
+    def withdraw(self, group: Group) -> None:
+        """Tell members that wait to rejoin, because the group gets members of the consumer protocol. An assignment on
+        its way to the log no longer counts."""
+        for member in group.members.values():
+            if member.join_waiter is not None:
+                response = JoinGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+                self._shard.answer(member.join_waiter, response)
+                group.set_join_waiter(member, None)
+            if member.sync_waiter is not None:
+                self._shard.answer(member.sync_waiter, SyncGroupResponse(ErrorCode.REBALANCE_IN_PROGRESS))
+                member.sync_waiter = None
+        group.storing = None
+
+    def resume(self, group: Group, now: Moment) -> None:
+        """Go on as before :meth:`withdraw`, as the conversion was not stored: every member gets a whole session."""
+        for member in group.members.values():
+            self._shard.restart_session(group, member, now)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            self._wait_for_joins(group, group.rebalance_timeout_ms, now)
+        elif group.state is GroupState.COMPLETING_REBALANCE:
+            self.prepare(group, Cause.ASSIGNMENT_LOST, now)
+
+    def end_timers(self, group: Group) -> None:
+        """Cancel the timers of a group that is no longer classic."""
+        for member_id in (*group.members, *group.pending_joins):
+            self._shard.end_session(group, member_id)
+        for kind in (TimerKind.JOIN, TimerKind.SYNC):
+            self._shard.timers.cancel(TimerKey(kind, group.group_id))
+
+    def converted(self, group: Group, now: Moment) -> None:
+        """Rebalance a group that has just become classic, or was loaded before it could."""
+        for member in group.members.values():
+            self._shard.restart_session(group, member, now)
+        self.prepare(group, Cause.CONVERTED, now)
 
 
 _WAIT_AGAIN_MS: Final = 100

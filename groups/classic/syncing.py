@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from tidelog.groups.classic.rebalancing import Rebalancing
 from tidelog.groups.state.group import Group
 from tidelog.groups.state.shard_state import ShardState
@@ -22,14 +24,23 @@ from tidelog.proto.calls.group_api import (
 from tidelog.replication.coordinators.coordinator_core import append_error
 
 
+class ConsumerGroups(Protocol):
+    """Handles classic members of a consumer group."""
+
+    def sync(self, group: Group, request: SyncGroupRequest, waiter: int, now: Moment) -> None: ...
+
+    def classic_heartbeat(self, group: Group, request: HeartbeatRequest, now: Moment) -> HeartbeatResponse: ...
+
+
 class Syncing:
     """Handles members of a generation."""
 
-    __slots__ = ("_rebalancing", "_shard")
+    __slots__ = ("_consumer_groups", "_rebalancing", "_shard")
 
-    def __init__(self, shard: ShardState, rebalancing: Rebalancing) -> None:
+    def __init__(self, shard: ShardState, rebalancing: Rebalancing, consumer_groups: ConsumerGroups) -> None:
         self._shard = shard
         self._rebalancing = rebalancing
+        self._consumer_groups = consumer_groups
 
     # --- SyncGroup ----------------------------------------------------------------------------------
 
@@ -39,6 +50,9 @@ class Syncing:
         group = shard.groups.get(request.group_id)
         if group is None:
             shard.answer(waiter, SyncGroupResponse(ErrorCode.UNKNOWN_MEMBER_ID))
+            return
+        if group.consumer is not None:
+            self._consumer_groups.sync(group, request, waiter, now)
             return
         refusal = _sync_refusal(group, request)
         if refusal is not ErrorCode.NONE:
@@ -70,6 +84,8 @@ class Syncing:
         group = self._shard.groups.get(request.group_id)
         if group is None:
             return HeartbeatResponse(ErrorCode.UNKNOWN_MEMBER_ID)
+        if group.consumer is not None:
+            return self._consumer_groups.classic_heartbeat(group, request, now)
         refusal = group.refusal(request.member_id, request.group_instance_id)
         if refusal is not ErrorCode.NONE:
             return HeartbeatResponse(refusal)

@@ -142,14 +142,14 @@ def answered(assigned: Owned) -> IdAssignment:
     )
 
 
-def static_fault(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> Fault | None:
+def static_fault(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Fault | None:
     """Check whether a member that is not new may use its instance id."""
-    if request.instance_id is None:
+    if instance_id is None:
         return None
-    holder = group.static_members.get(request.instance_id)
+    holder = group.static_members.get(instance_id)
     if holder is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID, f"expected a known instance id, found {request.instance_id!r}"
-    if holder != request.member_id:
-        text = f"expected member {holder} to use instance id {request.instance_id!r}, found {request.member_id}"
+        return ErrorCode.UNKNOWN_MEMBER_ID, f"expected a known instance id, found {instance_id!r}"
+    if holder != member_id:
+        text = f"expected member {holder} to use instance id {instance_id!r}, found {member_id}"
         return ErrorCode.FENCED_INSTANCE_ID, text
     return None

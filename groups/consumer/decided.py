@@ -12,16 +12,66 @@ from tidelog.groups.state.shard_state import ShardState, TimerKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.moment import Moment
 from tidelog.proto.calls.consumer_group_api import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from tidelog.proto.calls.group_api import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from tidelog.proto.calls.request import Response
 from tidelog.replication.coordinators.coordinator_core import append_error
 
 MaySee: TypeAlias = Callable[[str], bool]
 
 
 class Asked(NamedTuple):
+    """A heartbeat of the consumer protocol."""
+
     request: ConsumerGroupHeartbeatRequest
     waiter: int
     client_host: str
     may_see: MaySee
+
+    def refused(self, error: ErrorCode) -> Response:
+        return ConsumerGroupHeartbeatResponse(error)
+
+    def again(self) -> Response:
+        return self.refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+class Joining(NamedTuple):
+    """A JoinGroup."""
+
+    request: JoinGroupRequest
+    waiter: int
+    client_host: str
+
+    def refused(self, error: ErrorCode) -> JoinGroupResponse:
+        return JoinGroupResponse(error, member_id=self.request.member_id)
+
+    def again(self) -> JoinGroupResponse:
+        return self.refused(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+class Syncing(NamedTuple):
+    """A SyncGroup."""
+
+    request: SyncGroupRequest
+    waiter: int
+
+    def refused(self, error: ErrorCode) -> Response:
+        return SyncGroupResponse(error)
+
+    def again(self) -> Response:
+        return self.refused(ErrorCode.REBALANCE_IN_PROGRESS)
+
+
+Request: TypeAlias = Asked | Joining | Syncing
+"""Each knows the answer for an error, and the one after which its client asks again at once."""
+
+
+class Look(NamedTuple):
+    """The group's topics may have changed, or it needs a target."""
 
 
 class Fenced(NamedTuple):
@@ -40,6 +90,10 @@ class Decider(Protocol):
 
     def refused(self, group: Group, change: Change, now: Moment, *, is_partial: bool) -> None: ...
 
+    def upgraded(self, group: Group, now: Moment) -> None: ...
+
+    def downgraded(self, group: Group, classic: Group, now: Moment) -> None: ...
+
 
 class Decided:
     """Decisions being written to the log, in one batch or, beyond its size, in several. While it is *open*, more of it
@@ -53,7 +107,7 @@ class Decided:
         shard: ShardState,
         group: Group,
         change: Change,
-        answers: list[tuple[int, ConsumerGroupHeartbeatResponse]],
+        answers: list[tuple[Request, Response]],
         *,
         is_open: bool = False,
     ) -> None:
@@ -96,12 +150,19 @@ class Decided:
     def finish(self, now: Moment) -> None:
         """Everything is written, or something is not."""
         consumer = self._change.group
-        if self._error is ErrorCode.NONE:
+        if self._error is not ErrorCode.NONE:
+            self._decider.refused(self._group, self._change, now, is_partial=self._appends > 1)
+        elif self._change.classic is not None:
+            self.tell(ErrorCode.NONE)
+            again(self._shard, consumer)
+            self._decider.downgraded(self._group, self._change.classic, now)
+            return
+        else:
             consumer.whole_target = consumer.whole_target and not self._change.has_target
+            if self._group.members:
+                self._decider.upgraded(self._group, now)
             self._group.become_simple()
             self._group.is_consumer_stored = True
-        else:
-            self._decider.refused(self._group, self._change, now, is_partial=self._appends > 1)
         self.tell(append_error(self._error))
         if consumer.queue or consumer.work is not None:
             self._decider.go_on(self._group, now)
@@ -119,16 +180,26 @@ class Decided:
 
     def tell(self, error: ErrorCode) -> None:
         answers, self._answers = self._answers, []
-        for waiter, response in answers:
-            is_good = error is ErrorCode.NONE
-            self._shard.answer(waiter, response if is_good else ConsumerGroupHeartbeatResponse(error))
+        for asked, response in answers:
+            self._shard.answer(asked.waiter, response if error is ErrorCode.NONE else asked.refused(error))
 
 
 def refuse_waiting(shard: ShardState, consumer: ConsumerGroup, error: ErrorCode) -> None:
     """Answer those whose request has not been processed; fences stay."""
-    asked = [each for each in consumer.queue if isinstance(each, Asked)]
-    fenced = [each for each in consumer.queue if not isinstance(each, Asked)]
+    for asked in _requests(consumer):
+        shard.answer(asked.waiter, asked.refused(error))
+
+
+def again(shard: ShardState, consumer: ConsumerGroup) -> None:
+    """Have those ask again whose request has not been processed."""
+    for asked in _requests(consumer):
+        shard.answer(asked.waiter, asked.again())
+
+
+def _requests(consumer: ConsumerGroup) -> list[Request]:
+    """Take the requests out of the queue."""
+    found = [each for each in consumer.queue if isinstance(each, Asked | Joining | Syncing)]
+    others = [each for each in consumer.queue if not isinstance(each, Asked | Joining | Syncing)]
     consumer.queue.clear()
-    consumer.queue.extend(fenced)
-    for each in asked:
-        shard.answer(each.waiter, ConsumerGroupHeartbeatResponse(error))
+    consumer.queue.extend(others)
+    return found

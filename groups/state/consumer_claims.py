@@ -25,8 +25,9 @@ def commit_fault(
     *,
     in_transaction: bool = False,
 ) -> tuple[ErrorCode, str]:
-    """Check a commit. An epoch other than the member's current one is valid from the one at which the partition was
-    assigned: nobody else can have had it since. Without members, anybody may commit: an administrator."""
+    """Check a commit; to a classic member its epoch is its generation. An epoch other than the member's current one is
+    valid from the one at which the partition was assigned: nobody else can have had it since. Without members, anybody
+    may commit: an administrator."""
     if epoch < 0 and not group.members:
         return _FINE
     if in_transaction and epoch < 0 and member_id == NO_MEMBER and instance_id is None:
@@ -36,7 +37,7 @@ def commit_fault(
     current = group.current_of(member_id)
     if epoch == current.epoch:
         return _FINE
-    stale = ErrorCode.STALE_MEMBER_EPOCH, f"expected epoch {current.epoch} of member {member_id}, found {epoch}"
+    stale = _stale(group, member_id, epoch)
     if epoch > current.epoch:
         return stale
     for at in partitions:
@@ -57,7 +58,10 @@ def fetch_fault(group: ConsumerGroup, member_id: str, epoch: int) -> tuple[Error
         return _FINE
     if member_id not in group.members:
         return ErrorCode.UNKNOWN_MEMBER_ID, f"expected a member of the group, found {member_id!r}"
-    known = group.current_of(member_id).epoch
-    if epoch != known:
-        return ErrorCode.STALE_MEMBER_EPOCH, f"expected epoch {known} of member {member_id}, found {epoch}"
-    return _FINE
+    return _FINE if epoch == group.current_of(member_id).epoch else _stale(group, member_id, epoch)
+
+
+def _stale(group: ConsumerGroup, member_id: str, epoch: int) -> tuple[ErrorCode, str]:
+    is_classic = group.members[member_id].classic is not None
+    error = ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH
+    return error, f"expected epoch {group.current_of(member_id).epoch} of member {member_id}, found {epoch}"

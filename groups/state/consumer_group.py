@@ -76,7 +76,8 @@ NOTHING: Final = CurrentAssignment(0, 0, MemberState.STABLE, {}, {})
 
 class ConsumerGroup:
     """``owner``: partition → the member that has it, or has yet to give it up. ``subscribers``, ``regex_users``,
-    ``votes``: numbers of members by a topic, regular expression or assignor that they name. ``queue``, ``busy``,
+    ``votes``: numbers of members by a topic, regular expression or assignor that they name; ``speakers``: numbers of
+    classic members by a protocol that they speak, ``classic_members``: all of those. ``queue``, ``busy``,
     ``work`` and ``writing`` belong to the decisions: what waits for the append in flight, and what is done in
     portions."""
 
@@ -85,6 +86,7 @@ class ConsumerGroup:
         "assignment_epoch",
         "assignment_ms",
         "busy",
+        "classic_members",
         "current",
         "epoch",
         "group_id",
@@ -98,6 +100,7 @@ class ConsumerGroup:
         "regex_users",
         "regex_version",
         "regexes",
+        "speakers",
         "static_members",
         "subscribers",
         "target",
@@ -130,6 +133,8 @@ class ConsumerGroup:
         self.subscribers: dict[str, int] = {}
         self.regex_users: dict[str, int] = {}
         self.votes: dict[str, int] = {}
+        self.speakers: dict[str, int] = {}
+        self.classic_members = 0
         self._wanted: dict[tuple[tuple[str, ...], str | None], frozenset[str]] = {}
         """The topics of each subscription in use, as they were last asked for."""
         self.queue: deque[Any] = deque()
@@ -197,6 +202,9 @@ class ConsumerGroup:
             _add(self.regex_users, (member.regex,), by)
         if member.assignor is not None:
             _add(self.votes, (member.assignor,), by)
+        if member.classic is not None:
+            _add(self.speakers, (name for name, _ in member.classic.protocols), by)
+            self.classic_members += by
         if len(self._wanted) > 2 * len(self.members) + 8:
             self._wanted.clear()
 

@@ -39,6 +39,7 @@ class Group:
         "initial_delay_ms",
         "initial_remaining_ms",
         "is_consumer_stored",
+        "is_unled",
         "leader",
         "members",
         "new_member_came",
@@ -81,9 +82,12 @@ class Group:
         """The append of the leader's assignment, while it is in flight."""
         self.offsets = GroupOffsets(population)
         self.consumer: ConsumerGroup | None = None
-        """Its members, if it uses the consumer protocol; then it has none of the classic one, and stays Empty."""
+        """Its members, if it uses the consumer protocol; then it has no others and stays Empty, except while its
+        conversion is on its way to the log."""
         self.is_consumer_stored = False
         """Whether the group's record in the log, if it has one, is of the consumer protocol."""
+        self.is_unled = False
+        """Whether its record says that no leader made its assignment: it was of the consumer protocol before."""
         self._population = population
         self._awaiting_join = 0
         self._speakers: dict[str, int] = {}
@@ -335,12 +339,21 @@ class Group:
         self.state_since_ms = value.current_state_timestamp
         self.record_number = LOADED
         self.is_consumer_stored = False
+        self.is_unled = bool(value.members) and value.leader is None
         if self.consumer is not None and not self.consumer.members:
             self.consumer = None
         for stored in value.members:
             if stored.member_id not in self.members and stored.group_instance_id not in self.static_members:
                 self.add(Member.loaded(stored, value.protocol or ""))
         self.leader = value.leader if value.leader in self.members else next(iter(self.members), None)
+        self.subscribed_topics = self._topics()
+
+    def adopt(self, other: Group) -> None:
+        """Take over members, generation and protocol of ``other``, which becomes this group's classic state."""
+        for member in other.members.values():
+            self.add(member)
+        self.generation, self.protocol_type, self.protocol = other.generation, other.protocol_type, other.protocol
+        self.state, self.state_since_ms = other.state, other.state_since_ms
         self.subscribed_topics = self._topics()
 
     def unload(self) -> None:
@@ -356,6 +369,7 @@ class Group:
         self.state = GroupState.EMPTY
         self.state_since_ms = NO_TIMESTAMP
         self.subscribed_topics = None
+        self.is_unled = False
 
     def forget_members(self) -> None:
         """Drop all members and pending ones; the caller handles their waiters."""

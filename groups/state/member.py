@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tidelog.proto.calls.group_api import GroupMember, GroupProtocol, JoinedMember
+import random
+import uuid
+
+from tidelog.proto.calls.group_api import GroupMember, GroupProtocol, JoinedMember, JoinGroupRequest
 from tidelog.proto.logs.coordinator_records import MemberMetadata
 
 
@@ -112,3 +115,13 @@ class Member:
     def is_excused(self) -> bool:
         """Whether its session may expire without harm: it waits for the group, and knows its id."""
         return not self.is_new and (self.join_waiter is not None or self.sync_waiter is not None)
+
+
+def rebalance_timeout_ms(request: JoinGroupRequest) -> int:
+    """Return the rebalance timeout, or the session timeout if the request has none."""
+    return request.session_timeout_ms if request.rebalance_timeout_ms < 0 else request.rebalance_timeout_ms
+
+
+def new_member_id(prefix: str, rng: random.Random) -> str:
+    """Return the client id or instance id with a random UUID. Source: ``ClassicGroup.generateMemberId``."""
+    return f"{prefix}-{uuid.UUID(bytes=rng.randbytes(16), version=4)}"

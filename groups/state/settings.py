@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+
+class MigrationPolicy(enum.Enum):
+    """Whether groups with members change their protocol. Source: ``ConsumerGroupMigrationPolicy``."""
+
+    DISABLED = "disabled"
+    DOWNGRADE = "downgrade"
+    UPGRADE = "upgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def allows_upgrade(self) -> bool:
+        return self in (MigrationPolicy.UPGRADE, MigrationPolicy.BIDIRECTIONAL)
+
+    @property
+    def allows_downgrade(self) -> bool:
+        return self in (MigrationPolicy.DOWNGRADE, MigrationPolicy.BIDIRECTIONAL)
 
 
 class ConsumerTimes(NamedTuple):
@@ -73,6 +91,8 @@ class GroupSettings:
     """``group.consumer.max.size``: maximum members of one group of the consumer protocol."""
     consumer_assignors: tuple[str, ...] = ("uniform", "range")
     """``group.consumer.assignors``: those that members may request; the first is for groups that request none."""
+    migration_policy: MigrationPolicy = MigrationPolicy.BIDIRECTIONAL
+    """``group.consumer.migration.policy``"""
 
     work_max: int = 2_500
     """``group.coordinator.work.max`` (Tidelog's own): units of work on one group in one turn of the event loop, such as

@@ -42,6 +42,10 @@ class TimerKind(enum.IntEnum):
     """A member of a consumer group must have given partitions up by then."""
     WORK = 6
     """The next portion of a consumer group's work."""
+    MEMBER_JOIN = 7
+    """A classic member of a consumer group must have rejoined by then."""
+    MEMBER_SYNC = 8
+    """A classic member of a consumer group must have asked for its assignment by then."""
 
 
 class TimerKey(NamedTuple):

@@ -33,6 +33,7 @@ class Cause(enum.Enum):
     MEMBER_GONE = "a member leaves, or its session times out"
     SYNC_MISSED = "members did not sync within the rebalance timeout"
     ASSIGNMENT_LOST = "the assignment could not be stored"
+    CONVERTED = "the last member of the consumer protocol has left a mixed group"
     OVER_CAPACITY = "loaded with more members than group.max.size"
     JOINED = "all members joined, or the rebalance timeout is over"
     NOBODY_LEFT = "no member is left"
@@ -65,6 +66,7 @@ TRANSITIONS: Final = (
     Transition(_STABLE, _PREPARING, Cause.MEMBER_CHANGED),
     Transition(_STABLE, _PREPARING, Cause.MEMBER_GONE),
     Transition(_STABLE, _PREPARING, Cause.SYNC_MISSED),
+    Transition(_STABLE, _PREPARING, Cause.CONVERTED),
     Transition(_STABLE, _PREPARING, Cause.OVER_CAPACITY),
     Transition(_EMPTY, _DEAD, Cause.REMOVED),
     Transition(_EMPTY, _DEAD, Cause.UNLOADED),

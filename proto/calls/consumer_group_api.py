@@ -77,7 +77,8 @@ class NamedPartitions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """``assignment``: its current partitions; ``target``: its future ones."""
+    """``assignment``: its current partitions; ``target``: its future ones; ``is_classic``: it speaks the classic
+    protocol."""
 
     member_id: str
     instance_id: str | None
@@ -89,6 +90,7 @@ class ConsumerGroupMember:
     regex: str | None
     assignment: tuple[NamedPartitions, ...]
     target: tuple[NamedPartitions, ...]
+    is_classic: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,17 @@ class GroupEpoch(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ClassicMember:
+    """What a member of the classic protocol has besides a subscription: its session timeout in ms, and its protocols
+    with their metadata as it joined with them, in order of preference."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """The value of kind 5. Time in ms, -1 unknown."""
+    """The value of kind 5. Time in ms, -1 unknown. ``classic`` is None for a member of the consumer protocol."""
 
     instance_id: str | None
     rack_id: str | None
@@ -58,6 +67,7 @@ class MemberSubscription:
     regex: str | None
     rebalance_timeout_ms: int
     assignor: str | None
+    classic: ClassicMember | None = None
 
 
 class TargetEpoch(NamedTuple):
@@ -122,7 +132,8 @@ def encode_consumer_value(value: ConsumerValue) -> bytes:
             for text in (value.instance_id, value.rack_id, value.client_id, value.client_host):
                 out += _nullable(text)
             out += _strings(value.topics) + _nullable(value.regex)
-            out += _INT.pack(value.rebalance_timeout_ms) + _nullable(value.assignor) + _NO_TAGS
+            out += _INT.pack(value.rebalance_timeout_ms) + _nullable(value.assignor)
+            out += _tags({} if value.classic is None else {0: _classic(value.classic)})
         case TargetEpoch(epoch, timestamp_ms):
             out += _INT.pack(epoch)
             out += _tags({0: _LONG.pack(timestamp_ms)} if timestamp_ms else {})
@@ -137,6 +148,14 @@ def encode_consumer_value(value: ConsumerValue) -> bytes:
         case ResolvedRegex(topics, version, timestamp_ms):
             out += _strings(topics) + _LONG.pack(version) + _LONG.pack(timestamp_ms) + _NO_TAGS
     return bytes(out)
+
+
+def _classic(member: ClassicMember) -> bytes:
+    """Write a nullable structure, which begins with 1 if it is there."""
+    out = bytearray(b"\1" + _INT.pack(member.session_timeout_ms) + _uvarint(len(member.protocols) + 1))
+    for name, metadata in member.protocols:
+        out += _nullable(name) + _uvarint(len(metadata) + 1) + metadata + _NO_TAGS
+    return bytes(out + _NO_TAGS)
 
 
 def _plain(text: str) -> bytes:
@@ -215,6 +234,7 @@ def decode_consumer_value(kind: int, raw: bytes) -> ConsumerValue:
                 reader.nullable_string(),
                 reader.int32(),
                 reader.nullable_string(),
+                _read_classic(reader.tagged_fields().get(0)),
             )
         case 6:
             epoch = reader.int32()
@@ -229,6 +249,21 @@ def decode_consumer_value(kind: int, raw: bytes) -> ConsumerValue:
             return ResolvedRegex(topics, reader.int64(), reader.int64())
         case _:
             raise AssertionError(kind)
+
+
+def _read_classic(raw: bytes | None) -> ClassicMember | None:
+    if raw is None:
+        return None
+    reader = FieldReader(raw, "metadata of a classic member")
+    reader.be_flexible()
+    if reader.int8() < 0:
+        return None
+    session_timeout_ms = reader.int32()
+    protocols: list[tuple[str, bytes]] = []
+    for _ in range(reader.count()):
+        protocols.append((reader.string(), reader.blob()))
+        reader.tagged_fields()
+    return ClassicMember(session_timeout_ms, tuple(protocols))
 
 
 def _tagged_long(reader: FieldReader, tag: int) -> int:

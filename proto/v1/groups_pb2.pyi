@@ -509,7 +509,7 @@ class NamedPartitions(_message.Message):
     def __init__(self, topic_id: _Optional[bytes] = ..., topic: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ConsumerGroupMember(_message.Message):
-    __slots__ = ("member_id", "instance_id", "rack_id", "member_epoch", "client_id", "client_host", "topics", "regex", "assignment", "target")
+    __slots__ = ("member_id", "instance_id", "rack_id", "member_epoch", "client_id", "client_host", "topics", "regex", "assignment", "target", "is_classic")
     MEMBER_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_ID_FIELD_NUMBER: _ClassVar[int]
     RACK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -520,6 +520,7 @@ class ConsumerGroupMember(_message.Message):
     REGEX_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
+    IS_CLASSIC_FIELD_NUMBER: _ClassVar[int]
     member_id: str
     instance_id: str
     rack_id: str
@@ -530,7 +531,8 @@ class ConsumerGroupMember(_message.Message):
     regex: str
     assignment: _containers.RepeatedCompositeFieldContainer[NamedPartitions]
     target: _containers.RepeatedCompositeFieldContainer[NamedPartitions]
-    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., rack_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., regex: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[NamedPartitions, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[NamedPartitions, _Mapping]]] = ...) -> None: ...
+    is_classic: bool
+    def __init__(self, member_id: _Optional[str] = ..., instance_id: _Optional[str] = ..., rack_id: _Optional[str] = ..., member_epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., client_host: _Optional[str] = ..., topics: _Optional[_Iterable[str]] = ..., regex: _Optional[str] = ..., assignment: _Optional[_Iterable[_Union[NamedPartitions, _Mapping]]] = ..., target: _Optional[_Iterable[_Union[NamedPartitions, _Mapping]]] = ..., is_classic: _Optional[bool] = ...) -> None: ...
 
 class DescribedConsumerGroup(_message.Message):
     __slots__ = ("group_id", "error", "error_message", "state", "group_epoch", "assignment_epoch", "assignor", "members")

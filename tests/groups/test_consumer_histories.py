@@ -247,7 +247,7 @@ class History(RuleBasedStateMachine):
         group = self._group()
         if group is not None and group.whole_target:
             return  # a target was refused in part: the next one replaces what the log has of it
-        if group is None or not group.epoch:
+        if group is None or not (group.epoch or group.members):
             assert not other.has_group() or other.group().consumer is None
         else:
             assert _known(other.consumer()) == _known(group)
@@ -263,12 +263,7 @@ class History(RuleBasedStateMachine):
         self._deliver()
         for _ in range(40):
             self._deliver()
-            for member in list(self.members):
-                member.says_all = member.says_all or member.waits is not None
-                if member.is_in:
-                    member.reads = set(member.told)
-                self._send(member)
-                self.no_partition_has_two_readers()
+            self._everybody_acts()
             self.desk.pass_time(5_000)
         group = self._group()
         if group is not None and self.members:
@@ -281,6 +276,14 @@ class History(RuleBasedStateMachine):
             assert group.writing is None
         self.desk.perform(self.desk.shard.resign(self.desk.now))
         assert self.asked <= set(self.desk.answers), "each request is answered"
+
+    def _everybody_acts(self) -> None:
+        for member in list(self.members):
+            member.says_all = member.says_all or member.waits is not None
+            if member.is_in:
+                member.reads = set(member.told)
+            self._send(member)
+            self.no_partition_has_two_readers()
 
 
 def _known(group: ConsumerGroup) -> object:

@@ -61,7 +61,7 @@ BOUNDS = (
     ),
     bound(
         "targets-at-any-time",
-        "groups.consumer.heartbeating",
+        "groups.consumer.deciding",
         "        if consumer.work is None and not is_young:\n",
         "        if consumer.work is None:\n",
         "groups/test_portions.py::test_targets_are_made_at_most_once_in_an_interval",
@@ -72,6 +72,35 @@ BOUNDS = (
         "            if len(committed) >= POSITIONS_MAX:\n",
         "            if False:\n",
         "health/test_group_lag.py::test_groups_are_told_of_by_their_coordinator_whoever_leads_their_partitions",
+    ),
+    bound(
+        "an-upgrade-forgets-what-a-member-had-when-it-joined",
+        "groups.consumer.converting",
+        "        kept = [at for at in subscription.owned if at not in taken]\n",
+        "        kept: list[TopicPartition] = []\n",
+        "groups/test_mixed_groups.py::"
+        "test_of_a_rebalance_whose_assignments_were_withdrawn_each_keeps_what_it_had_when_it_joined",
+    ),
+    bound(
+        "a-loaded-downgrade-rests",
+        "groups.shard",
+        "            if group.is_unled:\n",
+        "            if False:\n",
+        "groups/test_mixed_groups.py::test_a_coordinator_that_loads_a_downgraded_group_rebalances_it",
+    ),
+    bound(
+        "a-conversion-of-any-size",
+        "groups.consumer.change",
+        "        return self.bytes + sum(map(_size, records)) <= bytes_max - _HEADER_BYTES\n",
+        "        return True\n",
+        "groups/test_mixed_groups.py::test_a_conversion_must_fit_into_one_batch",
+    ),
+    bound(
+        "classic-members-need-not-come-back",
+        "groups.consumer.classic_members",
+        "        self._timing.call_back(consumer, member_id, now)\n        return HeartbeatResponse",
+        "        return HeartbeatResponse",
+        "groups/test_mixed_groups.py::test_a_classic_member_must_rejoin_and_sync_within_its_rebalance_timeout",
     ),
 )
 

@@ -102,6 +102,10 @@ def test_every_transition_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     desk.fail_over()  # while Completing
     desk.commit({"t-0": 1})
     desk.fail_over()  # while Empty
+    desk = crowd()
+    desk.come("new", "t")
+    desk.join(desk.member_id())
+    desk.beat("new", -1)  # Stable, converted
     assert seen == set(TRANSITIONS)
 
 

@@ -80,7 +80,8 @@ _COORDINATOR: Final = (
         rule="progress",
         what="A silent member stays in its group forever, with its partitions.",
         module=_HEARTBEATING,
-        old="        self._shard.counters.expired_sessions += 1\n        self._fence(change, member_id, topics)\n",
+        old="        self._shard.counters.expired_sessions += 1\n"
+        "        self._deciding.fence(change, member_id, topics, now)\n",
         new="        self._shard.counters.expired_sessions += 1\n",
     ),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tidelog.model.settings.config_def import boolean, integer, listing, long
+from tidelog.model.settings.config_def import boolean, integer, listing, long, text
 from tidelog.model.settings.topic_config import DAY_MS, SEGMENT_BYTES_MIN
 
 _HOUR_MS: Final = 3_600_000
@@ -60,6 +60,12 @@ class GroupSettings:
         ("uniform", "range"),
         "Assignors that members of the consumer protocol may request; the first is the default.",
         choices=("uniform", "range"),
+    )
+    group_consumer_migration_policy: str = text(
+        "bidirectional",
+        "Whether a group with members may change to the consumer protocol (upgrade), back to the classic one "
+        "(downgrade), both (bidirectional) or neither (disabled).",
+        choices=("disabled", "downgrade", "upgrade", "bidirectional"),
     )
     group_coordinator_groups_max: int = integer(
         100_000, "Most groups in one partition of __consumer_offsets.", at_least=1

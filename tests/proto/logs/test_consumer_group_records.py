@@ -14,6 +14,7 @@ from tidelog.proto.logs.consumer_group_records import (
     REGEX,
     TARGET,
     TARGET_EPOCH,
+    ClassicMember,
     ConsumerKey,
     ConsumerValue,
     CurrentAssignment,
@@ -47,6 +48,22 @@ VALUES: list[tuple[int, ConsumerValue, str]] = [
         MEMBER,
         MemberSubscription("i", None, "c", "/h", ("t", "u"), "x", 300_000, None),
         "0000 02 69 00 02 63 03 2f68 03 02 74 02 75 02 78 000493e0 00 00",
+    ),
+    (
+        MEMBER,  # as Kafka 4.3.1's ConsumerGroupMemberMetadataValue writes it
+        MemberSubscription(
+            "i",
+            None,
+            "c",
+            "/h",
+            ("t", "u"),
+            None,
+            60_000,
+            None,
+            ClassicMember(45_000, (("range", b"\0\1\2"), ("sticky", b""))),
+        ),
+        "0000 0269 00 0263 032f68 03 0274 0275 00 0000ea60 00 01 00 1b 01 0000afc8 03"
+        " 0672616e6765 04000102 00 07737469636b79 01 00 00",
     ),
     (TARGET_EPOCH, TargetEpoch(9, 1), "0000 00000009 01 00 08 0000000000000001"),
     (TARGET, Target({T: frozenset((2, 1))}), f"0000 02 {ID} 03 00000001 00000002 00 00"),

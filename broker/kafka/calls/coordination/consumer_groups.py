@@ -24,8 +24,8 @@ from tidelog.proto.kafka.messages import field
 
 _MEMBERS_OWN_ID: Final = 1
 """From this version on, a member makes its own id (KIP-1082), so that a lost answer leaves no member behind."""
-_CONSUMER: Final = 1
-"""``MemberType`` for a member of this protocol."""
+_CLASSIC, _CONSUMER = 0, 1
+"""``MemberType`` for a member of either protocol."""
 
 
 async def heartbeat(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _described(group: DescribedConsumerGroup) -> dict[str, Any]:
         target="target_assignment",
     )
     for member in shown["members"]:
-        member["member_type"] = _CONSUMER
+        member["member_type"] = _CLASSIC if member.pop("is_classic") else _CONSUMER
         for name in ("assignment", "target_assignment"):
             member[name] = {"topic_partitions": member[name]}
     return shown
