@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from tidelog.broker.coordinators.delays.orders import AGAIN, DEAD, Asked, Router, Sent, Target, asked_of
+from tidelog.broker.coordinators.delays.orders import AGAIN, DEAD, Asked, Router, Sent, Target, asked_of, plain_due_ms
 from tidelog.broker.coordinators.delays.pending import ENTRIES_MAX, Mark, Pending, Step
 from tidelog.broker.coordinators.delays.reading import DelayLog, NotRead
 from tidelog.broker.coordinators.delays.transaction import Batch, Beginning, DelayTransactions, Refused, Unsettled
@@ -211,6 +211,10 @@ class Mover:
         while pending.scanned < end:
             records, next_offset = await self._log.scan(pending.scanned)
             for record in records:
+                due_ms = plain_due_ms(record)
+                if due_ms is not None:
+                    pending.take(record.offset, due_ms)
+                    continue
                 asked = asked_of(record)
                 if asked.cancels is None:
                     pending.take(record.offset, asked.due_ms)

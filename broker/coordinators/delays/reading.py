@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
@@ -17,8 +18,10 @@ from tidelog.replication.manager import ReplicaManager
 SCAN_BYTES: Final = 256 * 1024
 """How much is read between two turns of the event loop."""
 LOOK_UP_BYTES: Final = 64 * 1024
+"""How much is read at once for a record that stands soon after the former one; for others one batch."""
+SOON: Final = 1_000
 KEPT_RECORDS: Final = 20_000
-"""Records that were decoded together with those that were wanted, and may be wanted next. At least one fetch's are
+"""Records that were decoded together with those that were wanted, and may be wanted next. At least one batch's are
 kept."""
 
 
@@ -33,9 +36,12 @@ class DelayLog:
         self._replicas = replicas
         self._key = key
         self._leader_epoch = leader_epoch
-        self._kept: OrderedDict[Offset, list[Record]] = OrderedDict()
-        """By the base offset of what was decoded at a time."""
+        self._kept: OrderedDict[int, list[Record]] = OrderedDict()
+        """The records of a batch by the first one's offset."""
+        self._bases: list[int] = []
+        """These offsets, sorted."""
         self._kept_count = 0
+        self._looked_up = 0
 
     async def scan(self, offset: Offset) -> tuple[list[Record], Offset]:
         """Some records from ``offset`` on, and where to go on; no further than the last stable offset."""
@@ -51,36 +57,37 @@ class DelayLog:
     async def look_up(self, offset: Offset) -> Record | None:
         """The record at this offset, which was scanned; ``None`` if it has been deleted since. Raises
         :class:`NotRead`."""
+        soon = 0 <= offset - self._looked_up < SOON
+        self._looked_up = offset
         record = self._in_kept(offset)
         if record is not None:
             return record
-        found = await self._fetch(offset, LOOK_UP_BYTES)
-        decoded: list[Record] = []
+        found = await self._fetch(offset, LOOK_UP_BYTES if soon else 1)
         for batch in split_batches(b"".join(found.records)):
             if not batch.is_control:
-                decoded += decode_records(batch)
-        if decoded:
-            self._keep(decoded)
+                self._keep(list(decode_records(batch)))
         record = self._in_kept(offset)
         if record is None and offset >= found.log_start_offset:
             raise NotRead(f"expected a record at {offset}, found none")
+        while self._kept_count > KEPT_RECORDS and len(self._kept) > 1:
+            base, records = self._kept.popitem(last=False)
+            self._kept_count -= len(records)
+            del self._bases[bisect_left(self._bases, base)]
         return record
 
     def _in_kept(self, offset: Offset) -> Record | None:
-        for records in reversed(self._kept.values()):
-            if records[0].offset <= offset <= records[-1].offset:
-                at = offset - records[0].offset
-                if at < len(records) and records[at].offset == offset:
-                    return records[at]
-                return next((record for record in records if record.offset == offset), None)
-        return None
+        at = bisect_right(self._bases, offset) - 1
+        records = self._kept[self._bases[at]] if at >= 0 else []
+        index = offset - self._bases[at] if at >= 0 else 0
+        if index < len(records) and records[index].offset == offset:
+            return records[index]
+        return next((record for record in records if record.offset == offset), None)
 
     def _keep(self, records: list[Record]) -> None:
-        base = Offset(records[0].offset)
-        self._kept_count += len(records) - len(self._kept.pop(base, ()))
-        self._kept[base] = records
-        while self._kept_count > KEPT_RECORDS and len(self._kept) > 1:
-            self._kept_count -= len(self._kept.popitem(last=False)[1])
+        if records and records[0].offset not in self._kept:
+            self._kept[records[0].offset] = records
+            self._kept_count += len(records)
+            insort(self._bases, records[0].offset)
 
     async def _fetch(self, offset: Offset, bytes_max: int) -> FetchedPartition:
         answer = await self._asked(offset, bytes_max)

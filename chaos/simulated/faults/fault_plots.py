@@ -311,6 +311,12 @@ def half_told(rng: random.Random, partition: int, n: str, victim: int) -> list[A
     return [(0.0, "at-commit", (6.0, end, "u", _about(rng, rng.choice((0.5, 2.5)))))]
 
 
+def half_written(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """The leader of a partition that a transaction has just begun to write to is gone, and nobody else."""
+    end = rng.choice(("kill", "kill", "isolate"))
+    return [(0.0, "at-step", (6.0, end, "t", _about(rng, rng.choice((0.5, 2.5)))))]
+
+
 def driver_at_point(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """A query's driver dies at a certain point of a batch, is stopped there, or freezes and resumes when another has
     started."""
@@ -406,6 +412,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "between-sink-steps": between_sink_steps,
         "unheard-batch": unheard_batch,
         "half-told": half_told,
+        "half-written": half_written,
         "driver-at-point": driver_at_point,
         "deposed-source": deposed_source,
         "late-loser": late_loser,

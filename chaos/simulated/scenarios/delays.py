@@ -32,7 +32,7 @@ DELAY: Final = Setting(
     faults=10,
     partitions=1,
     seconds=20.0,
-    plots=("half-told",),
+    plots=("half-told", "half-written"),
     config={
         **QUICK_SHRINK,
         "offsets.topic.num.partitions": "1",

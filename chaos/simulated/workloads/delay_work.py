@@ -11,7 +11,10 @@ from tidelog.chaos.checkers.delays import DelayedSend, judge_delays
 from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.workloads.delays import DelayReader, DelayWriter
 from tidelog.chaos.workloads.world import partitions_of
-from tidelog.model.ids import NodeId
+from tidelog.model.ids import NodeId, id_text
+from tidelog.model.names import DELAY_PREFIX, GROUP_OFFSETS_TOPIC
+from tidelog.proto.calls.transaction_api import DescribedTransaction, DescribeTransactionsRequest
+from tidelog.proto.transport.network import CallContext
 from tidelog.transactions.transitions import TransactionState
 
 if TYPE_CHECKING:
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 LATER: Final = "later"
 LETTERS: Final = "dead-letters"
-TARGETS: Final = {"bills": 1, "mails": 1}
+TARGETS: Final = {"bills": 3, "mails": 1}
 PARTITIONS: Final = 1
 WRITERS: Final = 2
 CONFIG: Final = {
@@ -48,24 +51,49 @@ class DelayWork:
             "target-leader": lambda: cluster.leader_of("bills", 0),
             "transactions": self._coordinator,
         }
-        sim.injector.acts["at-commit"] = self._at_commit
+        sim.injector.acts |= {"at-commit": self._at_commit, "at-step": self._at_step}
 
     def _coordinator(self) -> NodeId | None:
         return self._sim.cluster.leader_of("__transaction_state", 0)
 
+    def _move(self) -> DescribedTransaction | None:
+        """The transaction of the delay topic's only mover, as its coordinator has it."""
+        cluster = self._sim.cluster
+        topic, node_id = cluster.image.topic(LATER), self._coordinator()
+        node = None if node_id is None else cluster.nodes.get(node_id)
+        if topic is None or node is None or node.broker is None:
+            return None
+        request = DescribeTransactionsRequest((f"{DELAY_PREFIX}{id_text(topic.topic_id)}.0",))
+        [found] = (
+            node.broker.transactions.coordinator.describe(request, CallContext("", "the simulation"))
+            .result()
+            .transactions
+        )
+        return found
+
     def _at_commit(self, within_s: float, *acts: str | float) -> bool:
-        """When a move is decided to be committed, and markers are still to be written, act on the coordinator, ``u``.
-        Nobody else has transactions."""
+        """When a move is decided, and markers are still to be written, act on the coordinator, ``u``."""
 
         def involved() -> dict[str, NodeId | None]:
-            node_id = self._coordinator()
-            node = None if node_id is None else self._sim.cluster.nodes.get(node_id)
-            if node is None or node.broker is None:
-                return {}
-            states = node.broker.transactions.coordinator.gauges().transactions
-            return {"u": node_id} if states.get(TransactionState.PREPARE_COMMIT.value) else {}
+            move = self._move()
+            decided = move is not None and move.state == TransactionState.PREPARE_COMMIT.value
+            return {"u": self._coordinator()} if decided else {}
 
         self._sim.injector.wait_for("at-commit", involved, within_s, acts)
+        return True
+
+    def _at_step(self, within_s: float, *acts: str | float) -> bool:
+        """When a move has begun to write to a target, act on the target's leader, ``t``, if it has no other part."""
+
+        def involved() -> dict[str, NodeId | None]:
+            leader_of, move = self._sim.cluster.leader_of, self._move()
+            if move is None or move.state != TransactionState.ONGOING.value:
+                return {}
+            others = {leader_of(LATER, 0), self._coordinator(), leader_of(GROUP_OFFSETS_TOPIC, 0)}
+            targets = [leader_of(at.topic, at.partition) for at in move.partitions if at.topic in TARGETS]
+            return next(({"t": node} for node in targets if node not in others), {})
+
+        self._sim.injector.wait_for("at-step", involved, within_s, acts)
         return True
 
     @property

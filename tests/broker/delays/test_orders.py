@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tidelog.broker.coordinators.delays.orders import (
     AGAIN,
@@ -13,6 +15,7 @@ from tidelog.broker.coordinators.delays.orders import (
     Sent,
     Target,
     asked_of,
+    plain_due_ms,
 )
 from tidelog.model.ids import TopicPartition
 from tidelog.model.settings.config_def import ConfigError
@@ -61,6 +64,25 @@ def test_what_cannot_be_read_is_due_at_once(told: dict[str, object]) -> None:
     asked = asked_of(record(**told))
     assert asked.due_ms == APPENDED_MS
     assert "expected" in asked.fault
+
+
+NAMES = st.sampled_from(
+    [f"tidelog-{name}" for name in ("deliver-at", "delay-ms", "deliver-to", "expires-at", "cancel", "delay-again")]
+    + ["own"]
+)
+NUMBERS = st.integers(0, 2 * APPENDED_MS + 366 * 86_400_000).map(lambda number: b"%d" % number)
+VALUES = st.one_of(st.none(), NUMBERS, st.sampled_from([b"bills", b"\xff", b"", b"-1", b"9" * 19, b"007"]))
+
+
+@given(st.lists(st.tuples(NAMES, VALUES), max_size=3))
+def test_the_short_way_finds_the_same_time(headers: list[tuple[str, bytes | None]]) -> None:
+    found = Record(OFFSET, APPENDED_MS, None, b"v", tuple(headers))
+    asked, plain = asked_of(found), plain_due_ms(found)
+    assert plain is None or (asked.due_ms, asked.cancels, asked.fault) == (plain, None, "")
+
+
+def test_the_short_way_is_taken() -> None:
+    assert plain_due_ms(record(delay_ms=5, deliver_to="bills")) == APPENDED_MS + 5
 
 
 def test_a_cancel_asks_for_nothing_else() -> None:
