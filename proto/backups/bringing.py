@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from tidelog.proto.backups.copying import Examination, Piece
 from tidelog.proto.backups.manifest import Damaged, PartitionPart
@@ -24,10 +25,11 @@ async def bring(
     :class:`Damaged` at the end if the file is not the manifest's."""
     read = examination.pieces(start)
     end = start
-    coming = asyncio.create_task(asyncio.to_thread(next, read, None))
+    begin = partial(asyncio.get_running_loop().run_in_executor, None, next, read, None)
+    coming = begin()  # now: a task would begin when the loop is free, and ``put`` may keep it for a while
     try:
         while (piece := await coming) is not None:
-            coming = asyncio.create_task(asyncio.to_thread(next, read, None))
+            coming = begin()
             await put(end, piece)
             end = piece.end
     finally:

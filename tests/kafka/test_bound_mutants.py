@@ -395,6 +395,13 @@ BOUNDS = (
         "replication/test_fencing.py::test_imported_records_get_the_epoch_under_which_they_are_taken",
     ),
     bound(
+        "followers-fetch-restored-records-from-the-disk",
+        "replication.partition.partition",
+        "once=bulk and not leading.followers",
+        "once=bulk",
+        "replication/test_fencing.py::test_only_what_no_follower_will_read_is_written_past_the_cache",
+    ),
+    bound(
         "any-link-may-fill-a-topic",
         "model.settings.topic_config",
         "        if link == self.link_name and (not link or self.link_state == LINK_ACTIVE):\n",
