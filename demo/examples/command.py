@@ -17,6 +17,7 @@ from tidelog.cli.failure import CommandFailed
 from tidelog.cli.root import run
 from tidelog.cli.terminal.output import print_rows
 from tidelog.demo.examples.flights_drill import FlightsDrill
+from tidelog.demo.examples.orders_drill import drill_orders
 from tidelog.demo.examples.statistics_drill import drill_statistics
 from tidelog.demo.log.flights import FLIGHTS, FlightsMissing, find_files
 
@@ -93,6 +94,27 @@ def sqlite(rows: int, seed: int | None, keep: bool) -> int:
     lines = [(f"kill -9 of {name}", f"at {counted:,} flights") for name, counted in result.kills]
     lines.append(("counting", f"{result.count_s:.1f} s, {rows / result.count_s:,.0f} flights/s"))
     lines.append(("whole run", f"{result.total_s:.1f} s"))
+    return _show(lines, result.verdict, result.passed)
+
+
+@example.command()
+@click.option("--orders", type=click.IntRange(200), default=5_000, show_default=True, help="Number of orders.")
+@click.option(
+    "--kills", type=click.IntRange(1, 20), default=5, show_default=True, help="How often relay or billing is killed."
+)
+@seed_option
+@keep_option
+def orders(orders: int, kills: int, seed: int | None, keep: bool) -> int:
+    """Outbox, retries, dead letters, redrive, inbox (orders.py): a shop, a relay and two billing programs, all mortal.
+
+    Exit code 0 only if each committed order has its bill once, and each dead letter is there once.
+    """
+    with _run_directory(keep) as (place, say, done):
+        result = drill_orders(place, orders=orders, kills=kills, seed=_seed(seed, say), say=say)
+        done.append(result.passed)
+    lines = [(f"kill -9 of {name}", f"at {count:,} bills") for name, count in result.kills]
+    lines += [("redrive", line) for line in result.redriven if not line.startswith("0 ")]
+    lines += [("work", f"{result.work_s:.1f} s"), ("whole run", f"{result.total_s:.1f} s")]
     return _show(lines, result.verdict, result.passed)
 
 

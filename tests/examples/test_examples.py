@@ -31,6 +31,7 @@ def load(name: str) -> ModuleType:
 
 delays = load("flight_delays")
 statistics = load("carrier_statistics")
+orders = load("orders")
 
 
 def run(*command: str, timeout_s: float = 110) -> subprocess.CompletedProcess[str]:
@@ -53,6 +54,14 @@ def test_each_flight_is_counted_once_though_those_who_count_are_killed() -> None
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED: 30,000 flights, each counted once" in done.stdout
     assert done.stdout.count("kill -9 with") == 3
+
+
+def test_each_order_has_one_bill_though_all_programs_are_killed() -> None:
+    done = drill("orders", "--orders", "200", "--kills", "2", "--seed", "2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " orders, 0 missing, 0 twice, 0 wrong" in done.stdout
+    assert "letters moved" in done.stdout
+    assert done.stdout.count("kill -9 with") >= 3
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
@@ -175,3 +184,33 @@ def test_who_lost_a_partition_meanwhile_adds_nothing(tmp_path: Path) -> None:
     connection = sqlite3.connect(database)
     assert connection.execute("SELECT * FROM statistics").fetchall() == [("UA", 3, 0, 3, 60)]
     connection.close()
+
+
+def test_bills_that_are_missing_twice_or_wrong_and_letters_that_are_there_twice_are_told(
+    tmp_path: Path, bootstrap: str
+) -> None:
+    program = (sys.executable, "-P", str(EXAMPLES / "orders.py"), "--bootstrap", bootstrap)
+    command = (*program, "--directory", str(tmp_path))
+    assert run(*command, "create").returncode == 0
+    shop, billing = orders.connect(tmp_path / "shop.db"), orders.connect(tmp_path / "billing.db")
+    rows = [(number, 7, 100) for number in range(5)]
+    with shop:
+        shop.executemany("INSERT INTO orders VALUES (?, ?, ?)", rows)
+    with billing:
+        billing.executemany("INSERT INTO bills VALUES (?, ?, ?)", rows)
+    assert run(*command, "check").returncode == 0
+    with billing:
+        billing.execute("DELETE FROM bills WHERE ordered = 1")
+        billing.execute("INSERT INTO bills VALUES (2, 7, 100)")
+        billing.execute("UPDATE bills SET cents = 1 WHERE ordered = 3")
+    with Producer(bootstrap) as producer:
+        for _ in range(2):
+            producer.send("dlq.billing", b"{}", headers=[("id", b"a")])
+    done = run(*command, "check")
+    shop.close()
+    billing.close()
+    assert done.returncode == 1
+    assert "5 orders, 1 missing, 1 twice, 1 wrong" in done.stdout
+    assert "1 dead letters, 1 twice" in done.stdout
+    for kind, order in (("missing", 1), ("twice", 2), ("wrong", 3)):
+        assert f"  {kind}: order {order} of customer 7" in done.stdout

@@ -1,0 +1,223 @@
+"""An order service: a shop writes orders, billing writes one bill for each, and any process may die at any time.
+
+    tidelog cluster start
+    python examples/orders.py create
+    python examples/orders.py shop           # in other terminals: relay, bill a, bill b
+    tidelog dlq list dlq.billing             # orders of customers that billing does not know
+    python examples/orders.py customers      # now it knows them
+    tidelog dlq redrive dlq.billing
+    python examples/orders.py check
+
+An order and its message are one transaction of the shop's database (outbox). The relay moves messages into the topic
+`outbox.event.order`. Billing tries again when the payment service fails, and puts aside what no retry fixes (dead
+letters). A bill and the note that its message was handled are one transaction of billing's database (inbox). `check`
+compares both databases, and looks for dead letters that are there twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sqlite3
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from tidelog import (
+    Admin,
+    Consumer,
+    ConsumerRecord,
+    NewTopic,
+    OutboxRelay,
+    RetryPolicy,
+    SqliteInbox,
+    SqliteOutbox,
+    TopicPartition,
+    Workers,
+)
+
+ORDERS = 5_000
+CUSTOMERS = 40
+UNKNOWN = range(3)
+"""The customers that billing does not know at first."""
+TOPIC = "outbox.event.order"
+DEAD_LETTERS = "dlq.billing"
+FAILURES = 0.05
+"""How often the payment service fails."""
+
+
+class UnknownCustomer(Exception):
+    """No retry fixes that."""
+
+
+class PaymentServiceAway(Exception):
+    """The next attempt may succeed."""
+
+
+def connect(database: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(database, timeout=30.0)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    return connection
+
+
+def create(bootstrap: str, directory: Path) -> None:
+    with closing(connect(directory / "shop.db")) as shop:
+        SqliteOutbox.create(shop)
+        shop.execute("CREATE TABLE orders (number INTEGER PRIMARY KEY, customer INTEGER, cents INTEGER)")
+    with closing(connect(directory / "billing.db")) as billing:
+        SqliteInbox.create(billing)
+        billing.execute("CREATE TABLE bills (ordered INTEGER, customer INTEGER, cents INTEGER)")
+        billing.execute("CREATE TABLE customers (number INTEGER PRIMARY KEY)")
+        known = [(number,) for number in range(CUSTOMERS) if number not in UNKNOWN]
+        with billing:
+            billing.executemany("INSERT INTO customers VALUES (?)", known)
+    with Admin(bootstrap) as admin:
+        admin.create_topics([NewTopic("outbox.shop", 1), NewTopic(TOPIC, 3), NewTopic(DEAD_LETTERS, 1)])
+
+
+def shop(directory: Path, orders: int, rate: float) -> None:
+    """Take orders up to this number, at most ``rate`` a second; after a crash, continue behind the last one."""
+    with closing(connect(directory / "shop.db")) as connection:
+        (last,) = connection.execute("SELECT coalesce(max(number), 0) FROM orders").fetchone()
+        for number in range(last + 1, orders + 1):
+            rng = random.Random(number)
+            order = {"order": number, "customer": rng.randrange(CUSTOMERS), "cents": rng.randrange(100, 10_000)}
+            with connection:
+                connection.execute("INSERT INTO orders VALUES (:order, :customer, :cents)", order)
+                SqliteOutbox.put(connection, "order", str(number), "placed", json.dumps(order).encode())
+                if rng.random() < 0.1:
+                    connection.rollback()  # the customer has changed his mind: neither order nor message
+            time.sleep(1 / rate)
+
+
+def relay(bootstrap: str, directory: Path) -> None:
+    moving = OutboxRelay(SqliteOutbox(directory / "shop.db"), bootstrap, name="shop")
+    _stops(moving.stop)
+    moving.run()
+
+
+def bill(bootstrap: str, directory: Path, name: str) -> None:
+    inbox = SqliteInbox("billing", header="id")
+
+    def handle(record: ConsumerRecord) -> None:
+        order = json.loads(record.value or b"")
+        with closing(connect(directory / "billing.db")) as billing, billing:
+            if not inbox.take(billing, record):
+                return  # it was handled before a crash
+            known = billing.execute("SELECT number FROM customers WHERE number = ?", (order["customer"],)).fetchone()
+            if known is None:
+                raise UnknownCustomer(f"customer {order['customer']}")
+            if random.random() < FAILURES:
+                raise PaymentServiceAway
+            billing.execute("INSERT INTO bills VALUES (:order, :customer, :cents)", order)
+
+    workers = Workers(
+        handle,
+        bootstrap,
+        topics=TOPIC,
+        group_id="billing",
+        workers=4,
+        retry=RetryPolicy(attempts=6, backoff_ms=20, fatal=(UnknownCustomer,)),
+        dead_letters=DEAD_LETTERS,
+        consumer_settings={
+            "isolation_level": "read_committed",
+            "group_instance_id": name,
+            "session_timeout_ms": 10_000,
+        },
+        producer_settings={"transaction_timeout_ms": 2_000},
+    )
+    _stops(workers.stop)
+    print(f"bill {name} begins", flush=True)
+    workers.run()
+
+
+def customers(directory: Path) -> None:
+    with closing(connect(directory / "billing.db")) as billing, billing:
+        billing.executemany("INSERT OR IGNORE INTO customers VALUES (?)", [(number,) for number in UNKNOWN])
+
+
+Row = tuple[int, int, int]
+
+
+def differences(orders: list[Row], bills: list[Row]) -> dict[str, list[Row]]:
+    """Return the orders without a bill, the orders with several, and the bills that are not as ordered."""
+    ordered, billed = {row[0]: row for row in orders}, Counter(row[0] for row in bills)
+    return {
+        "missing": [row for row in orders if not billed[row[0]]],
+        "twice": [row for row in orders if billed[row[0]] > 1],
+        "wrong": [row for row in bills if ordered.get(row[0]) != row],
+    }
+
+
+def dead_letters(bootstrap: str) -> Counter[str]:
+    """Return how often each message id is among the dead letters."""
+    found = Counter[str]()
+    at = TopicPartition(DEAD_LETTERS, 0)
+    with Consumer(bootstrap, isolation_level="read_committed") as consumer:
+        consumer.assign([at])
+        consumer.seek_to_beginning(at)
+        end = consumer.end_offsets([at])[at]
+        while consumer.position(at) < end:
+            found.update((dict(record.headers)["id"] or b"").decode() for record in consumer.poll(1.0))
+    return found
+
+
+def check(bootstrap: str, directory: Path) -> bool:
+    with closing(connect(directory / "shop.db")) as connection:
+        orders: list[Row] = connection.execute("SELECT * FROM orders ORDER BY number").fetchall()
+    with closing(connect(directory / "billing.db")) as connection:
+        bills: list[Row] = connection.execute("SELECT * FROM bills ORDER BY ordered").fetchall()
+    letters = dead_letters(bootstrap)
+    wrong = differences(orders, bills)
+    for kind, rows in wrong.items():
+        for row in rows[:3]:
+            print(f"  {kind}: order {row[0]} of customer {row[1]}, {row[2]} cents")
+    twice = [message_id for message_id, count in letters.items() if count > 1]
+    print(f"{len(orders):,} orders, " + ", ".join(f"{len(rows):,} {kind}" for kind, rows in wrong.items()))
+    print(f"{len(letters):,} dead letters, {len(twice):,} twice")
+    passed = bool(orders) and not twice and not any(wrong.values())
+    print("PASSED" if passed else "FAILED")
+    return passed
+
+
+def _stops(stop: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Orders and bills: outbox, retries, dead letters, inbox.")
+    parser.add_argument("--bootstrap", default="127.0.0.1:9092", help="a node's address, or several")
+    parser.add_argument("--directory", type=Path, default=Path(), help="where both databases are")
+    steps = parser.add_subparsers(dest="step", required=True)
+    for name in ("create", "relay", "customers", "check"):
+        steps.add_parser(name)
+    taking = steps.add_parser("shop")
+    taking.add_argument("--orders", type=int, default=ORDERS, help="so many orders")
+    taking.add_argument("--rate", type=float, default=500.0, help="at most so many a second")
+    steps.add_parser("bill").add_argument("name", help="the same after each restart")
+    options = parser.parse_args()
+    match options.step:
+        case "create":
+            create(options.bootstrap, options.directory)
+        case "shop":
+            shop(options.directory, options.orders, options.rate)
+        case "relay":
+            relay(options.bootstrap, options.directory)
+        case "bill":
+            bill(options.bootstrap, options.directory, options.name)
+        case "customers":
+            customers(options.directory)
+        case "check":
+            return 0 if check(options.bootstrap, options.directory) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
