@@ -120,6 +120,6 @@ def named(subjects: Sequence[str]) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 partition``, ``2 partitions``, ``2 directories``."""
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    """Return ``1 partition``, ``2 partitions``, ``2 directories``, ``2 days``."""
+    many = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     return f"{number:,} {noun if number == 1 else many}"

@@ -33,7 +33,7 @@ function Frame() {
   return html`<a class="skip" href="#content" onClick=${(event) => (event.preventDefault(), document.querySelector("main").focus())}>To the content</a>
     <header class="side"><a class="brand" href="/"><img src="/static/icon.svg" alt="" width="28" height="28" />Tidelog</a>
       <nav aria-label="Pages"><ul>${PAGES.map(([name, title]) => html`<li><a href=${name ? at(name) : "/"} aria-current=${page?.[0] === name ? "page" : undefined}>${title}</a></li>`)}</ul></nav>
-      <div class="who"><p class="quiet" title="The brokers that the console asked first">${session.bootstrap}</p>
+      <div class="who"><p class="quiet" title="The brokers that the console asked first">${session.bootstrap.replaceAll(",", ", ")}</p>
         ${session.user && html`<p>as <b>${session.user}</b></p>`}
         <div class="buttons"><${Theme} />${session.way !== "open" && html`<button type="button" class="plain" onClick=${logOut}>Log out</button>`}</div></div>
     </header>

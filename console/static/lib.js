@@ -199,7 +199,7 @@ const some = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const tenths = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
 export const count = (value) => (value === null || value === undefined ? "–" : whole.format(value));
-export const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : noun.endsWith("y") ? noun.slice(0, -1) + "ies" : noun + "s"}`;
+export const plural = (value, noun) => `${count(value)} ${value === 1 ? noun : /[^aeiou]y$/.test(noun) ? noun.slice(0, -1) + "ies" : noun + "s"}`;
 export const percent = (share) => (share === null || share === undefined ? "–" : `${tenths.format(share * 100)} %`);
 
 export function bytes(value) {

@@ -1,6 +1,7 @@
 """Takes the pictures of ``docs/console.md``: ``./dev run python -m tests.console.pictures``. It takes two minutes.
 
-Three nodes of real processes with some traffic, seen by Chromium. Look at the pictures before you commit them.
+Three nodes of real processes with some traffic, seen by Chromium. Look at the pictures before you commit them. If your
+disk is nearly full, so says the first page: set ``TMPDIR`` to another.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from tidelog import Admin, Consumer, NewTopic, Producer
@@ -26,6 +28,7 @@ from .test_browser import CHROMIUM, Page
 PICTURES: Final = Path(__file__).parents[2] / "docs" / "pictures"
 DESK: Final = {"color_scheme": "light", "viewport": {"width": 1280, "height": 830}}
 PHONE: Final = {"color_scheme": "dark", "viewport": {"width": 360, "height": 640}}
+COLOURS: Final = 128
 CHART_S: Final = 40
 """How long charts are watched before the picture."""
 
@@ -65,16 +68,22 @@ def take(console: Console) -> None:
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         desk, phone = (Page(browser, console, **look) for look in (DESK, PHONE))
-        for name, page, path, seconds in (
+        for name, page, address, seconds in (
             ("cluster", desk, "/", CHART_S),
             ("group", desk, "/groups/shipping", CHART_S),
-            ("messages", desk, "/topics/orders/messages?from=newest&value=sail", 1),
+            ("messages", desk, "/topics/orders/messages?value=sail", 1),
             ("plan", desk, "/plan?growth_a_year=0.5", 1),
             ("phone", phone, "/topics/orders", 1),
         ):
-            page.go(path)
+            page.go(address)
             page.tab.wait_for_timeout(1_000 * seconds)
-            page.tab.screenshot(path=PICTURES / f"console-{name}.png")
+            if name == "plan":
+                page.tab.get_by_text("Of a node").scroll_into_view_if_needed()
+                page.tab.mouse.wheel(0, 420)
+                page.tab.wait_for_timeout(1_000)
+            path = PICTURES / f"console-{name}.png"
+            page.tab.screenshot(path=path)
+            Image.open(path).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
         assert desk.complaints + phone.complaints == []
         browser.close()
 

@@ -44,7 +44,7 @@ function Shown({ data, at: now }) {
 }
 
 const Finding = ({ one, open }) => html`<details class="finding" open=${open}><summary><h2><${Tag} text=${one.severity} kind=${one.severity === "note" ? "busy" : undefined} /> ${one.what} <small>since ${time(one.since_ms ?? one.before_ms).slice(0, 19)}${one.since_ms === null ? " or before" : ""}</small></h2></summary>
-  <dl><dt>Why</dt><dd>${one.why}</dd><dt>Do</dt><dd>${one.do}</dd></dl></details>`;
+  <dl><dt>Why</dt><dd>${one.why}</dd><dt>Do</dt><dd>${one.do.split("`").map((part, at) => (at % 2 ? html`<code>${part}</code>` : part))}</dd></dl></details>`;
 
 export function Node({ rest }) {
   return html`<p class="trail"><a href="/">Cluster</a></p><h1>Node ${rest[0]}</h1><${Settings} path=${at("api", "nodes", rest[0], "settings")} />`;

@@ -34,7 +34,7 @@ export function Group({ rest }) {
       <${Opens} label="Delete group" danger>${(close) => html`<${ActDialog} title=${`Delete ${name}`} button="Delete it" danger typed=${name} what="Name of the group" onClose=${close} act=${(confirm) => post(at("api", "groups", name, "delete"), { confirm })} onDone=${() => navigate("/groups")}><p>Its committed offsets go with it.</p></${ActDialog}>`}</${Opens}></div>
     <h2>Partitions</h2>
     <${Table} caption="Partitions" rows=${data.partitions} rowKey=${(one) => `${one.topic}-${one.partition}`} empty="Nothing is committed and nobody reads." columns=${[
-      { name: "Partition", cell: (one) => html`<a class="name" href=${at("topics", one.topic)}>${one.topic}</a>-${one.partition}` },
+      { name: "Partition", cell: (one) => html`<a class="name" href=${at("topics", one.topic)}>${one.topic}-${one.partition}</a>` },
       { name: "Committed", num: true, cell: (one) => count(one.committed) },
       { name: "End", num: true, cell: (one) => count(one.end) },
       { name: "Lag", num: true, cell: (one) => count(one.lag) },

@@ -42,7 +42,7 @@ export function Moves() {
   const found = useLive("/api/moves");
   return html`<h1>Reassignments</h1><${Live} found=${found}>${(data) => html`
     <${Table} caption="Reassignments" rows=${data.moves} rowKey=${(one) => `${one.topic}-${one.partition}`} empty="No replica is on the move. tidelog reassign, rebalance and brokers drain begin moves." columns=${[
-      { name: "Partition", cell: (one) => html`<a class="name" href=${at("topics", one.topic)}>${one.topic}</a>-${one.partition}` },
+      { name: "Partition", cell: (one) => html`<a class="name" href=${at("topics", one.topic)}>${one.topic}-${one.partition}</a>` },
       { name: "Comes to", cell: (one) => one.adding.join(", ") || "–" }, { name: "Leaves", cell: (one) => one.removing.join(", ") || "–" },
       { name: "Copied", cell: (one) => one.adding.map((node) => html`<${Meter} share=${one.size ? Math.min(1, one.copied[node] / one.size) : 1} warn=${2} bad=${2} label=${`node ${node}: ${percent(one.size ? Math.min(1, one.copied[node] / one.size) : 1)} of ${bytes(one.size)}`} />`) },
       { name: "", cell: (one) => html`<${Opens} label="Cancel">${(close) => html`<${ActDialog} title="Cancel a move" button="Cancel it" danger onClose=${close} act=${() => post("/api/moves/cancel", { topic: one.topic, partition: one.partition })}><p>${one.topic}-${one.partition} stays where it was.</p></${ActDialog}>`}</${Opens}>` },
