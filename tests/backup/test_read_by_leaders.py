@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -82,7 +82,7 @@ def values(cluster: Cluster) -> dict[tuple[int, int], bytes | None]:
 WANTED = {(partition, number): b"%d" % number * 50 for partition in range(2) for number in range(40)}
 
 
-def sends(_: object, *_more: object) -> Any:
+def sends(_: object, *_more: object) -> NoReturn:
     raise AssertionError("it is read, not sent")
 
 

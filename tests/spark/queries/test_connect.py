@@ -139,7 +139,7 @@ def test_the_query_is_known_by_its_name_only() -> None:
 
 def test_a_run_that_repeats_a_batch_is_no_second_write_of_it_in_a_session_that_runs_share() -> None:
     """Before 4.3, all runs of a query have the session of the client."""
-    frame: Any = RemoteFrame()
+    frame = RemoteFrame()
     function: Any = exactly_once(BROKERS | {"topic": "t"}, query="q")
     for run in (1, 2):
         worker({"q": "id-of-q"}, lambda: function(frame, 3), run)
