@@ -14,12 +14,14 @@ from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.look import Look
 from tidelog.broker.health.rule import Finding, Report, Severity
 from tidelog.console.desk import Desk
-from tidelog.console.pages.cluster import FINDINGS_MAX, SUBJECTS_MAX
+from tidelog.console.pages.cluster import FINDINGS_MAX, LIVE_S, SUBJECTS_MAX
 from tidelog.console.pages.messages import TAIL_ROWS_MAX
 from tidelog.console.pages.paging import PAGE_ROWS
+from tidelog.proto.calls.controller_api import BrokerHeartbeatRequest, FetchMetadataRequest
+from tidelog.proto.transport.grpc_calling import GrpcConnection
 from tidelog.testing import Cluster
 
-from .conftest import DEADLINE_S, Person
+from .conftest import DEADLINE_S, Console, Person
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,31 @@ def test_a_live_page_sends_what_has_changed_and_nothing_else(
 
     anybody.events("/api/topics", until)
     assert len(seen) == 2, "one for each change"
+
+
+def test_without_an_open_page_the_brokers_are_asked_nothing(
+    open_console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even by the page that asks most often. The node's own requests do not count."""
+    asked: list[str] = []
+    real = GrpcConnection.call
+
+    async def call(self: GrpcConnection, request: Any, *, timeout_s: float) -> Any:
+        if type(request) not in (BrokerHeartbeatRequest, FetchMetadataRequest):
+            asked.append(type(request).__name__)
+        return await real(self, request, timeout_s=timeout_s)
+
+    monkeypatch.setattr(GrpcConnection, "call", call)
+    person = open_console.person()
+    assert person.enter().status == 200
+    person.events("/api/cluster", lambda *_: True)
+    assert "DescribeClusterRequest" in asked
+    deadline, count, quiet_s = time.monotonic() + DEADLINE_S, 0, time.monotonic()
+    while time.monotonic() - quiet_s < 1.2 * LIVE_S:
+        if len(asked) > count:  # what was under way when the page was closed
+            count, quiet_s = len(asked), time.monotonic()
+        assert time.monotonic() < deadline, asked[-20:]
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
