@@ -41,6 +41,7 @@ BENCHMARKS: Final = {
     "delay": "tidelog.bench.coordination.delays:lateness",
     "delay-rate": "tidelog.bench.coordination.delays:at_once",
     "delay-restart": "tidelog.bench.coordination.delays:restart",
+    "keyed-workers": "tidelog.bench.coordination.workers:slow_handlers",
     "transaction-batches": "tidelog.bench.coordination.transactions:large_batches",
     "read-committed": "tidelog.bench.coordination.transactions:read_committed",
     "kafka": "tidelog.bench.listener.kafka:kafka_throughput",
