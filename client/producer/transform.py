@@ -19,6 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.cluster.backoff import Backoff
 from tidelog.client.config.interceptors import ProducerRecord
+from tidelog.client.config.trace_context import handling
 from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.consumer.consumer import AsyncConsumer
 from tidelog.client.errors import ConfigError, TidelogError
@@ -182,12 +183,13 @@ class AsyncTransform(_Transform[Callable[[ConsumerRecord], Outputs | Awaitable[O
         written = 0
         async with producer.transaction(consumer=consumer):
             for record in records:
-                outputs = self._plan.function(record)
-                if inspect.isawaitable(outputs):
-                    outputs = await outputs
-                for output in _records(outputs):
-                    await producer.send(output.topic, output.value, output.key, **_arguments(output))
-                    written += 1
+                with handling(record):
+                    outputs = self._plan.function(record)
+                    if inspect.isawaitable(outputs):
+                        outputs = await outputs
+                    for output in _records(outputs):
+                        await producer.send(output.topic, output.value, output.key, **_arguments(output))
+                        written += 1
         return written
 
 
@@ -234,7 +236,8 @@ class Transform(_Transform[Callable[[ConsumerRecord], Outputs]]):
         written = 0
         with producer.transaction(consumer=consumer):
             for record in records:
-                for output in _records(self._plan.function(record)):
-                    producer.send(output.topic, output.value, output.key, **_arguments(output))
-                    written += 1
+                with handling(record):
+                    for output in _records(self._plan.function(record)):
+                        producer.send(output.topic, output.value, output.key, **_arguments(output))
+                        written += 1
         return written

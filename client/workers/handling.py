@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from tidelog.client.config.serializers import Deserializer, deserialize
+from tidelog.client.config.trace_context import handling
 from tidelog.client.errors import HandlerError, SerializationError
 from tidelog.client.record import ConsumerRecord
 
@@ -66,7 +67,8 @@ class Handling:
     def here(self, record: ConsumerRecord) -> Failure | None:
         """Handle the record in this process."""
         try:
-            self.handler(self._prepared(record))
+            with handling(record):
+                self.handler(self._prepared(record))
         except Exception as error:
             return self._failure(error)
         return None
@@ -79,7 +81,8 @@ class Handling:
     async def awaited(self, record: ConsumerRecord) -> Failure | None:
         """Handle the record with a coroutine function."""
         try:
-            await self.handler(self._prepared(record))
+            with handling(record):
+                await self.handler(self._prepared(record))
         except Exception as error:
             return self._failure(error)
         return None

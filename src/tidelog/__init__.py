@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tidelog.client.config.interceptors import ProducerInterceptor as ProducerInterceptor
     from tidelog.client.config.interceptors import ProducerRecord as ProducerRecord
     from tidelog.client.config.profiles import profile as profile
+    from tidelog.client.config.trace_context import TraceContext as TraceContext
+    from tidelog.client.config.trace_context import handling as handling
+    from tidelog.client.config.trace_context import trace_headers as trace_headers
     from tidelog.client.consumer.blocking import Consumer as Consumer
     from tidelog.client.delivery import BulkFuture as BulkFuture
     from tidelog.client.delivery import BulkResult as BulkResult
@@ -125,6 +128,7 @@ _HOMES = {
     "SinkWriter": "client.sink.blocking_writer",
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
+    "TraceContext": "client.config.trace_context",
     "TransactionState": "client.admin.transaction_types",
     "SqliteInbox": "client.outbox.inbox",
     "SqliteOutbox": "client.outbox.sqlite",
@@ -132,7 +136,9 @@ _HOMES = {
     "UserScramCredentialDeletion": "client.admin.users",
     "UserScramCredentialUpsertion": "client.admin.users",
     "Workers": "client.workers.workers",
+    "handling": "client.config.trace_context",
     "profile": "client.config.profiles",
+    "trace_headers": "client.config.trace_context",
 }
 _MODULES = {
     "aio": "aio",

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tidelog import OutboxRelay as OutboxRelay
     from tidelog import PatternType as PatternType
     from tidelog import PermissionType as PermissionType
+    from tidelog import PostgresInbox as PostgresInbox
+    from tidelog import PostgresOutbox as PostgresOutbox
     from tidelog import PreparedTransaction as PreparedTransaction
     from tidelog import ProducerInterceptor as ProducerInterceptor
     from tidelog import ProducerRecord as ProducerRecord
@@ -48,17 +50,21 @@ if TYPE_CHECKING:
     from tidelog import SinkJob as SinkJob
     from tidelog import SinkMessage as SinkMessage
     from tidelog import SinkOutcome as SinkOutcome
+    from tidelog import SqliteInbox as SqliteInbox
     from tidelog import SqliteOutbox as SqliteOutbox
     from tidelog import TidelogError as TidelogError
     from tidelog import TimeToLive as TimeToLive
     from tidelog import TopicPartition as TopicPartition
+    from tidelog import TraceContext as TraceContext
     from tidelog import TransactionState as TransactionState
     from tidelog import UserScramCredentialDeletion as UserScramCredentialDeletion
     from tidelog import UserScramCredentialUpsertion as UserScramCredentialUpsertion
     from tidelog import assignors as assignors
     from tidelog import errors as errors
+    from tidelog import handling as handling
     from tidelog import profile as profile
     from tidelog import serializers as serializers
+    from tidelog import trace_headers as trace_headers
     from tidelog.client.admin.admin import AsyncAdmin
     from tidelog.client.consumer.consumer import AsyncConsumer
     from tidelog.client.producer.producer import AsyncProducer
