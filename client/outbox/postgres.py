@@ -169,20 +169,19 @@ class PostgresOutbox:
     def after(self, seq: int, most: int) -> list[OutboxRow] | None:
         """Return the next rows in order; None while an open transaction may add a row before them. Raises
         ``IllegalStateError`` for headers that are not a JSON object of strings."""
-        if rows := self._rows(seq, most):
-            return rows
-        if self._barrier is None:
-            last = self._last()
-            if last <= self._decided:
-                return []
-            self._barrier = last, self._number("SELECT pg_current_xact_id()::text::bigint")
-            self._say_at = time.monotonic() + BARRIER_LOG_S
-        last, transaction_id = self._barrier
-        if self._number("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint") < transaction_id:
-            self._say_whose()
-            return None
-        self._barrier, self._decided = None, last
-        return self._rows(seq, most)
+        while not (rows := self._rows(seq, most)):
+            if self._barrier is None:
+                last = self._last()
+                if last <= self._decided:
+                    break
+                self._barrier = last, self._number("SELECT pg_current_xact_id()::text::bigint")
+                self._say_at = time.monotonic() + BARRIER_LOG_S
+            last, transaction_id = self._barrier
+            if self._number("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint") < transaction_id:
+                self._say_whose()
+                return None
+            self._barrier, self._decided = None, last
+        return rows
 
     @_connected
     def delete(self, up_to: int) -> None:

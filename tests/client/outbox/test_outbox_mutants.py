@@ -43,12 +43,19 @@ MUTANTS = (
     bound(
         "an-id-before-the-number-is-noted",
         _POSTGRES,
-        "            last = self._last()\n            if last <= self._decided:\n                return []\n"
-        "            self._barrier = last, self._number(",
-        '            drawn = self._number("SELECT pg_current_xact_id()::text::bigint")\n'
-        "            last = self._last()\n            if last <= self._decided:\n                return []\n"
-        "            self._barrier = last, drawn or self._number(",
+        "                last = self._last()\n                if last <= self._decided:\n                    break\n"
+        "                self._barrier = last, self._number(",
+        '                drawn = self._number("SELECT pg_current_xact_id()::text::bigint")\n'
+        "                last = self._last()\n                if last <= self._decided:\n                    break\n"
+        "                self._barrier = last, drawn or self._number(",
         f"{_ORDER}test_the_number_is_noted_before_the_id_is_drawn",
+    ),
+    bound(
+        "nothing-up-to-a-number-is-nothing-at-all",
+        _POSTGRES,
+        "            self._barrier, self._decided = None, last\n",
+        "            self._barrier, self._decided = None, last\n            return self._rows(seq, most)\n",
+        f"{_ORDER}test_what_came_while_it_waited_for_nothing_is_there_too",
     ),
     bound(
         "a-number-before-the-id",

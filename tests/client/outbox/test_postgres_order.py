@@ -86,6 +86,19 @@ def test_a_row_that_commits_late_is_not_passed_over(relay: Relay, writer: psycop
     assert not relay.look()
 
 
+def test_what_came_while_it_waited_for_nothing_is_there_too(
+    relay: Relay, writer: psycopg.Connection, database: str
+) -> None:
+    """All rows up to the noted number are rolled back, but there are later ones."""
+    put(writer, "rolled back")
+    assert relay.look(), "it waits"
+    with psycopg.connect(database) as other:
+        put(other, "later")
+    writer.rollback()
+    assert relay.look()
+    assert [row.payload for row in relay.seen] == [b"later"]
+
+
 def test_a_prepared_transaction_is_waited_for(relay: Relay, writer: psycopg.Connection) -> None:
     put(writer, "prepared")
     writer.execute("PREPARE TRANSACTION 'later'")
