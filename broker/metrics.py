@@ -10,12 +10,12 @@ the two equal.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidelog.broker.traffic import LATENCY_BOUNDS_S, Latency
+from tidelog.model.classes.frozen import dataclass
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
@@ -11,6 +12,9 @@ from tidelog.cli.allocator import ALLOCATOR, tuned_environment
 from tidelog.cli.failure import EXIT_INTERRUPTED
 
 BULKY: Final = (["server"], ["backup"], ["restore"], ["links"])
+GC_THRESHOLD: Final = 50_000
+"""How many new objects set off the collector. With Python's 700, a fifth of a command's start goes into collections
+that find nothing, because all objects that imports make stay."""
 
 
 def main() -> None:
@@ -27,6 +31,7 @@ def _run() -> int:
     _open_closed_streams()
     if sys.argv[1:2] in BULKY and not ALLOCATOR.keys() <= os.environ.keys():
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], tuned_environment(dict(os.environ)))
+    gc.set_threshold(GC_THRESHOLD)
     from tidelog.cli.root import run
 
     return run(sys.argv[1:])

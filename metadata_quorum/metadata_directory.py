@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
@@ -12,6 +11,7 @@ from tidelog.metadata_quorum.raft.engine import payload_of
 from tidelog.metadata_quorum.raft.files import QuorumFiles
 from tidelog.metadata_quorum.raft.journal import RaftJournal, identity_of
 from tidelog.metadata_quorum.raft.snapshot import SnapshotStore, joined, load_alone
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import NO_NODE, ControllerEpoch, NodeId, Offset
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.logs.metadata_codec import decode_batch

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ipaddress
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Final
+
+from tidelog.model.classes.frozen import dataclass
 
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Final
+
+from tidelog.model.classes.frozen import dataclass
 
 
 class ErrorCode(enum.IntEnum):

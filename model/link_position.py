@@ -8,8 +8,10 @@ source's log is the same, so reading an older one is harmless.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Final
+
+from tidelog.model.classes.frozen import dataclass
 
 GROUP_PREFIX: Final = "tidelog.link."
 """Prefix of the group, named after the link, whose committed offsets hold the link's state of its partitions."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import DirectoryId, NodeId, id_text
 
 _HEAD: Final = struct.Struct("<BHH")

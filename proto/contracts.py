@@ -19,7 +19,6 @@ import textwrap
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,6 +28,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 
 from tidelog.model import ids
 from tidelog.model.buffer import Buffer
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.calls import (

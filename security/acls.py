@@ -7,9 +7,9 @@ KIP-290). :mod:`tidelog.security.authorizer` decides by them.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.security.principal import Principal
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tidelog.model.classes.frozen import dataclass
 
 _CLOCK_SKEW: Final = datetime.timedelta(minutes=5)
 """Certificates are valid from a little before they are made, because other clocks may be behind."""

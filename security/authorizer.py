@@ -14,9 +14,9 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.security.acls import (
     EVERYBODY,
     IMPLIES,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from tidelog.model.classes.frozen import dataclass
 
 _BLOCK: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _CERTIFICATE: Final = "CERTIFICATE"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Self
+
+from tidelog.model.classes.frozen import dataclass
 
 USER: Final = "User"
 """The kind of every principal from a login or a certificate."""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.listener_security import PLAIN
 
 

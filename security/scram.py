@@ -13,9 +13,10 @@ import hashlib
 import hmac
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, Protocol, TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.security.sasl import Accepted, Cause, Challenge, Costly, LoginRefused, Rejected, Step
 
 ITERATIONS_MIN: Final = 4_096

@@ -8,9 +8,9 @@ login on a connection replaces its session; requests that were read earlier keep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.security_protocol import SecurityProtocol
 from tidelog.security.principal import ANONYMOUS, Principal
 

@@ -11,9 +11,9 @@ import os
 import ssl
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.listener_security import TLS_VERSIONS
 from tidelog.security.distinguished_name import subject_of
 from tidelog.security.pem import Material, TlsError

@@ -10,9 +10,9 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.listener_security import (
     CLIENT_AUTH_REQUESTED,
@@ -57,7 +57,7 @@ class TlsRules:
     protocol: SecurityProtocol = SecurityProtocol.SSL
     client_auth: str = NO_CLIENT_AUTH
     versions: tuple[str, ...] = TLS_VERSIONS
-    mapping: PrincipalMapping = PrincipalMapping("DEFAULT")  # noqa: RUF009  it never changes
+    mapping: PrincipalMapping = PrincipalMapping("DEFAULT")
     serves: bool = True
     """Whether it belongs to a listener rather than to a client."""
     by_own_roots: bool = False

@@ -14,12 +14,12 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import jwt
 from jwt import exceptions as faults
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.security.acls import WILDCARD
 from tidelog.security.issuer import IssuerError, fetch
 from tidelog.security.sasl import Accepted, Cause, Costly, Rejected

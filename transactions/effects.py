@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.proto.calls.request import Response
 from tidelog.proto.calls.transaction_api import AddedTransaction, TransactionMarker
 from tidelog.proto.logs.coordinator_records import CoordinatorRecord

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.sinks import NO_BATCH, SinkAttempt
 from tidelog.proto.logs.sink_records import SinkLedgerValue
 from tidelog.transactions.transaction import Entry

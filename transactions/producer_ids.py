@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import ProducerId
 
 PREFETCH_BELOW: Final = 0.9

@@ -13,10 +13,10 @@ import logging
 import secrets
 from collections.abc import Callable, Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.clock import Clock
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import INT_MAX, ConfigError

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.logins import FindLogins, LoggedIn, Login, LoginFailed
 from tidelog.broker.notices import Notices
 from tidelog.broker.services import Calls
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.user_api import SaslAuthenticateRequest, SaslAuthenticateResponse
 from tidelog.proto.transport.network import CallContext

@@ -6,10 +6,11 @@ A part that could not be determined is ``None``; rules that need it are skipped,
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
 from tidelog.broker.metrics import MetricName
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import TopicPartition
 
 

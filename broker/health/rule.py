@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from tidelog.broker.health.facts import Facts
+from tidelog.model.classes.frozen import dataclass
 
 SHOWN_MAX: Final = 5
 """Maximum partitions, nodes or groups named in a sentence."""

@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.broker.access.logins import LoggedIn, Login, LoginFailed, Logins
 from tidelog.broker.kafka.wire.pending import CloseConnection
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.kafka.headers import API_VERSIONS, RequestHeader, read_request_header, response_header
 from tidelog.proto.kafka.messages import decode_request, encode_response

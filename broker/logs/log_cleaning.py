@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from tidelog.broker.logs.io_pace import IoPace
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.clock import Clock
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.proto.records.corrupt_batch import CorruptBatch

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import BrokerEpoch, DirectoryId, NodeId, Offset
 from tidelog.proto.calls.controller_api import (

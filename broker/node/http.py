@@ -12,7 +12,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.access.http_login import Admission, HttpLogin
@@ -20,6 +20,7 @@ from tidelog.broker.kafka.handshakes import HandshakeFailed, Handshakes
 from tidelog.broker.kafka.wire.junk import stranger
 from tidelog.broker.node import http_tls
 from tidelog.broker.notices import Notices
+from tidelog.model.classes.frozen import dataclass
 from tidelog.proto.transport.http2_referral import Referral
 from tidelog.proto.transport.network import Address
 from tidelog.security.tls_store import TlsStore

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from tidelog.model.classes.frozen import dataclass
 
 
 class MigrationPolicy(enum.Enum):

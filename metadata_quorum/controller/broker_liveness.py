@@ -6,9 +6,9 @@ Source: Kafka's ``BrokerHeartbeatManager``. Times are monotonic milliseconds of 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import NO_OFFSET, NodeId, Offset
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from tidelog.metadata_quorum.controller.partition_change import Election, change_partition
 from tidelog.metadata_quorum.image.config_view import ConfigView
 from tidelog.metadata_quorum.image.image import MetadataImage, TopicImage
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import UNASSIGNED_DIRECTORY, BrokerEpoch, DirectoryId, NodeId, TopicIdPartition
 from tidelog.proto.logs.metadata_records import MetadataRecord, PartitionChangeRecord, PartitionRecord

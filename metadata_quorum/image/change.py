@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar, assert_never
 
 from immutables import Map, MapMutation
 
 from tidelog.metadata_quorum.image.image import TOPIC, BrokerRegistration, MetadataImage, TopicImage
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import (
     NO_NODE,
     BrokerEpoch,

@@ -30,11 +30,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from immutables import Map
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     BrokerEpoch,
@@ -138,32 +139,32 @@ class MetadataImage:
 
     offset: Offset = Offset(-1)
     epoch: ControllerEpoch = ControllerEpoch(0)
-    brokers: Map[NodeId, BrokerRegistration] = Map()  # noqa: RUF009 - immutable
+    brokers: Map[NodeId, BrokerRegistration] = Map()
     broker_epoch_highest: BrokerEpoch = BrokerEpoch(0)
     """The highest broker epoch ever assigned."""
-    topics: Map[TopicId, TopicImage] = Map()  # noqa: RUF009 - immutable
-    topic_ids: Map[str, TopicId] = Map()  # noqa: RUF009 - immutable
-    collision_names: Map[str, str] = Map()  # noqa: RUF009 - immutable
+    topics: Map[TopicId, TopicImage] = Map()
+    topic_ids: Map[str, TopicId] = Map()
+    collision_names: Map[str, str] = Map()
     """Topics with ``.`` or ``_`` in their names, by :func:`tidelog.model.names.collision_key`."""
-    unpublished: Map[TopicId, Map[int, PartitionRecord]] = Map()  # noqa: RUF009 - immutable
+    unpublished: Map[TopicId, Map[int, PartitionRecord]] = Map()
     """Partitions whose TopicRecord has not arrived yet."""
-    replicas: Map[NodeId, Map[TopicIdPartition, None]] = Map()  # noqa: RUF009 - immutable
+    replicas: Map[NodeId, Map[TopicIdPartition, None]] = Map()
     """The partitions with a replica on a broker."""
-    leaderless: Map[TopicIdPartition, None] = Map()  # noqa: RUF009 - immutable
+    leaderless: Map[TopicIdPartition, None] = Map()
     partition_count: int = 0
-    configs: Map[ConfigResource, Map[str, str]] = Map()  # noqa: RUF009 - immutable
-    next_producer_id: ProducerId = ProducerId(0)  # noqa: RUF009 - a number
-    features: Map[str, int] = Map()  # noqa: RUF009 - immutable
+    configs: Map[ConfigResource, Map[str, str]] = Map()
+    next_producer_id: ProducerId = ProducerId(0)
+    features: Map[str, int] = Map()
     level_used: int = FIRST_LEVEL
     """The highest ``metadata.version`` that a record of the log has needed."""
-    controllers: Map[NodeId, RegisterControllerRecord] = Map()  # noqa: RUF009 - immutable
+    controllers: Map[NodeId, RegisterControllerRecord] = Map()
     """Registered features, by controller; controllers that registered none are missing."""
-    acls: Map[bytes, AccessControlEntryRecord] = Map()  # noqa: RUF009 - immutable
-    quotas: Map[tuple[QuotaEntity, ...], Map[str, float]] = Map()  # noqa: RUF009 - immutable
-    users: Map[tuple[str, int], UserScramCredentialRecord] = Map()  # noqa: RUF009 - immutable
+    acls: Map[bytes, AccessControlEntryRecord] = Map()
+    quotas: Map[tuple[QuotaEntity, ...], Map[str, float]] = Map()
+    users: Map[tuple[str, int], UserScramCredentialRecord] = Map()
     """By name and mechanism."""
     decoy_secret: bytes = field(default=b"", repr=False)
-    delegation_tokens: Map[str, DelegationTokenRecord] = Map()  # noqa: RUF009 - immutable
+    delegation_tokens: Map[str, DelegationTokenRecord] = Map()
 
     # --- Looking up ---
 

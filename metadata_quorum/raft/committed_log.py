@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import ControllerEpoch, Offset
 
 RETAINED_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import DirectoryId, NodeId
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.transport.raft_messages import RaftMessage, VoterStanding

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.metadata_quorum.raft.files import QuorumFiles
@@ -18,6 +17,7 @@ from tidelog.metadata_quorum.raft.journal import VOTERS_COMMAND, RaftJournal, id
 from tidelog.metadata_quorum.raft.snapshot import SnapshotStore, joined
 from tidelog.metadata_quorum.raft.storage import lock_directory
 from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumIdentity
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import ControllerEpoch, Offset
 from tidelog.model.voter_set import Voter, VoterSet
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import ControllerEpoch, DirectoryId, NodeId, Offset
 
 PROPOSAL_BYTES_MAX: Final = 8 * 1024 * 1024

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import TopicPartition
 
 NO_GENERATION: Final = -1

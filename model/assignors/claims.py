@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import TopicPartition
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.regular_expressions import compiled
 from tidelog.model.settings.config_def import ConfigDef, integer, listing, split_list, structured
 
@@ -51,7 +51,7 @@ class ClientMetricsConfig:
     interval_ms: int = integer(
         INTERVAL_MS_DEFAULT, "Time between two pushes of a client.", at_least=100, at_most=3_600_000
     )
-    match: Match = structured(  # noqa: RUF009 - a field, like the others
+    match: Match = structured(
         (),
         "Which clients push: ATTRIBUTE=REGEX,…, all of which must match; none for all clients.",
         read=read_match,

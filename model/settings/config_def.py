@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.secret import Secret
 
 INT_MAX: Final = 2**31 - 1

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, integer
 from tidelog.model.settings.node.coordinator_settings import GroupSettings
 

@@ -6,9 +6,9 @@ Source: KIP-73, Kafka's ``ThrottledReplicaListValidator`` and ``TopicConfigHandl
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Self
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.config_def import split_list
 
 EVERY: Final = "*"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Final, Self
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.config_def import (
     LONG_MAX,
     ConfigDef,
@@ -79,7 +79,7 @@ class TopicConfig:
     flush_ms: int = long(
         LONG_MAX, "fsync after this many milliseconds; the default leaves it to the operating system.", at_least=0
     )
-    follower_replication_throttled_replicas: ThrottledReplicas = structured(  # noqa: RUF009 - a field, like the others
+    follower_replication_throttled_replicas: ThrottledReplicas = structured(
         NOBODY,
         "Followers throttled to follower.replication.throttled.rate while they are not in sync: "
         "partition:node,… or * for all (KIP-73).",
@@ -87,7 +87,7 @@ class TopicConfig:
         write=ThrottledReplicas.format,
     )
     index_interval_bytes: int = integer(4096, "Bytes of log between two entries in the offset index.", at_least=0)
-    leader_replication_throttled_replicas: ThrottledReplicas = structured(  # noqa: RUF009 - a field, like the others
+    leader_replication_throttled_replicas: ThrottledReplicas = structured(
         NOBODY,
         "Leaders throttled to leader.replication.throttled.rate towards replicas that are not in sync: "
         "partition:node,… or * for all (KIP-73).",

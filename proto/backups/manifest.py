@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, Final
 
+from tidelog.model.frozen import dataclass
 from tidelog.model.names import topic_name_fault
 
 FORMAT: Final = 2

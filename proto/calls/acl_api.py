@@ -7,9 +7,9 @@ the metadata log: ``topic``, ``literal``, ``read``, ``allow``. Unset fields of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.proto.calls.request import Change, Request, Response
 from tidelog.security.acls import (

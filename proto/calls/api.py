@@ -11,9 +11,9 @@ Source of fields and meanings: the Kafka request of the same name unless a docst
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import UPGRADE
 from tidelog.model.ids import (

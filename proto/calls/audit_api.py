@@ -5,8 +5,7 @@ Conventions as in :mod:`tidelog.proto.calls.api`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.request import Request, Response
 

@@ -5,10 +5,10 @@ Kafka has none of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from tidelog.model.buffer import Buffer
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_OFFSET, NO_PRODUCER_ID, LeaderEpoch, Offset, ProducerId, TopicId
 from tidelog.proto.calls.request import Change, Request, Response
@@ -116,5 +116,5 @@ class AdvanceProducerIdsResponse(Response):
     error: ErrorCode
     first_producer_id: ProducerId = NO_PRODUCER_ID
     error_message: str = ""
-    next_producer_id: ProducerId = ProducerId(0)  # noqa: RUF009 - a number
-    former_producer_id: ProducerId = ProducerId(0)  # noqa: RUF009 - a number
+    next_producer_id: ProducerId = ProducerId(0)
+    former_producer_id: ProducerId = ProducerId(0)

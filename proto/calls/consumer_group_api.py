@@ -5,9 +5,9 @@ Conventions as in :mod:`tidelog.proto.calls.api`. Fields and meanings: Kafka's r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId
 from tidelog.proto.calls.request import Request, Response

@@ -7,8 +7,8 @@ unless a docstring says otherwise.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import METADATA_VERSION
 from tidelog.model.ids import (

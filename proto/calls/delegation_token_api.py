@@ -6,8 +6,9 @@ since 1970. A broker fills in ``requester`` for the controller; a client's value
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.request import Change, Request, Response
 

@@ -6,9 +6,9 @@ the same name that still speaks the classic group protocol.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, NO_OFFSET, LeaderEpoch, NodeId, Offset
 from tidelog.proto.calls.request import Request, Response

@@ -7,9 +7,9 @@ Conventions as in :mod:`tidelog.proto.calls.api`. Source of fields and meanings:
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.client_quotas import CLIENT_ID, IP, USER, ClientQuotaEntity
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.request import Change, Request, Response

@@ -6,9 +6,9 @@ ListPartitionReassignments), KIP-183 and KIP-460 (ElectLeaders), KIP-860 (a fact
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NodeId
 from tidelog.proto.calls.request import Change, Request, Response

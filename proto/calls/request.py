@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar, runtime_checkable
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.forwarded import Forwarded
 

@@ -9,8 +9,7 @@ fit in one batch; POLICY_VIOLATION, beyond a bound of the coordinator; INVALID_R
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, ProducerEpoch, ProducerId
 from tidelog.model.sinks import NO_BATCH

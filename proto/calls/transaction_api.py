@@ -6,8 +6,7 @@ the same name, that is the second transaction protocol (KIP-890) with two-phase 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     NO_NODE,

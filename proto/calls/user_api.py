@@ -6,8 +6,9 @@ Conventions as in :mod:`tidelog.proto.calls.api`. ``mechanism`` is Kafka's numbe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.request import Change, Request, Response
 

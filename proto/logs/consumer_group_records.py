@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import TopicId
 from tidelog.proto.logs.coordinator_fields import BadCoordinatorRecord, FieldReader
 from tidelog.proto.records.varint import write_uvarint

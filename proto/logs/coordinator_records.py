@@ -12,9 +12,9 @@ Kafka's ``group-coordinator`` module, and ``CoordinatorRecordSerde``.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import NO_LEADER_EPOCH, LeaderEpoch, Offset
 from tidelog.proto.logs.coordinator_fields import BadCoordinatorRecord as BadCoordinatorRecord
 from tidelog.proto.logs.coordinator_fields import FieldReader

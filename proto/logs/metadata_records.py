@@ -7,9 +7,10 @@ A change record's field that is ``None`` leaves the value as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import (
     BrokerEpoch,
     DirectoryId,

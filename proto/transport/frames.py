@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from tidelog.model.buffer import Buffer
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import (
     NO_LEADER_EPOCH,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.proto.calls.controller_api import BrokerHeartbeatRequest
 from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.transaction_api import (

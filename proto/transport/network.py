@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 from urllib.parse import unquote
 
 from tidelog.model.buffer import Buffer
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.listeners import plain_address
 from tidelog.proto.calls.request import Request, Response
 from tidelog.security.session import UNSECURED, FindSession, Session

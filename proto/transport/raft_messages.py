@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import UNASSIGNED_DIRECTORY, DirectoryId, NodeId
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.calls.convert import OneOf, fill_message, read_message

@@ -6,9 +6,9 @@ Pure. A follower never truncates its log on its own: only if the leader of the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset
 from tidelog.storage.log.log import Log

@@ -17,9 +17,9 @@ Pure: time comes in as monotonic milliseconds, and nothing is sent from here. Ru
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_NODE, NO_OFFSET, BrokerEpoch, LeaderEpoch, NodeId, Offset, PartitionEpoch
 from tidelog.proto.calls.controller_api import IsrMember

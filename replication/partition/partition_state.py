@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import (
     UNASSIGNED_DIRECTORY,
     DirectoryId,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.broker_config import NodeConfig
 
 FETCH_MAX_BYTES: Final = 8 * 2**20

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NamedTuple
 
 from tidelog.model.buffer import Buffer
+from tidelog.model.classes.frozen import dataclass
 from tidelog.proto.records.batches import HEADER_SIZE, Batch, split_batches
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 from tidelog.proto.records.decoder import record_bytes

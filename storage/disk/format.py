@@ -6,9 +6,9 @@ Names and version are Kafka's (``MetaProperties``, version 1; ``directory.id`` b
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import DirectoryId, NodeId, id_from_text, id_text, random_id
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.properties import format_properties, parse_properties

@@ -7,9 +7,9 @@ deliveries. So the longest delay is a constant, and what cannot be read is due a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.model.frozen import dataclass
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.model.key_partition import partition_for_key
 from tidelog.model.settings.topic_config import DAY_MS, TopicConfig

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from tidelog.model.frozen import dataclass
 from tidelog.model.ids import Offset
 
 ENTRIES_MAX: Final = 200_000

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 
 from tidelog.broker.access.access import AccessControl
 from tidelog.broker.access.logins import FindLogins
@@ -20,6 +19,7 @@ from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.quotas.client_quotas import ClientQuotas
 from tidelog.broker.services import Calls
 from tidelog.broker.traffic import Traffic
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.proto.transport.network import Address, Server
 from tidelog.replication.manager import ReplicaManager

@@ -6,7 +6,6 @@ Produce, Fetch and ApiVersions are absent: the connection itself answers these.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from tidelog.broker.client_metrics.telemetry import Telemetry
 from tidelog.broker.kafka.calls.access import acls, delegation_tokens, quotas, sasl, users
@@ -24,6 +23,7 @@ from tidelog.broker.kafka.calls.topics import configs, offsets, reassignments, t
 from tidelog.broker.kafka.wire.apis import Api
 from tidelog.broker.metadata.dynamic_config import Settings
 from tidelog.broker.metadata.metadata_view import MetadataView
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.broker_config import NodeConfig
 
 

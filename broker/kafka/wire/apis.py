@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tidelog.broker.access.access import Access
 from tidelog.broker.services import Calls
+from tidelog.model.classes.frozen import dataclass
 from tidelog.proto.transport.network import CallContext
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.settings.broker_config import NodeConfig
 
 

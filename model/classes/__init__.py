@@ -1,0 +1,1 @@
+"""How classes of the whole project are made."""
