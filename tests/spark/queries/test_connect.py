@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tidelog.client.record import ConsumerRecord
-from tidelog.spark_connector.foreach_batch import exactly_once, write_once
+from tidelog.spark_connector.foreach_batch import exactly_once
 from tidelog.testing import Cluster
 
 BROKERS = {"tidelog.bootstrap.servers": "127.0.0.1:9092"}
@@ -123,26 +123,31 @@ def worker(active: dict[str, str], work: Callable[[], None], run: int = 1) -> No
     del spark_connect_session
 
 
+def call(function: Any, frame: RemoteFrame, number: int = 3) -> None:
+    function(frame, number)
+
+
 def test_the_query_is_known_by_its_name_only() -> None:
-    frame: Any = RemoteFrame()
-    function: Any = exactly_once(BROKERS | {"topic": "t"}, query="q")
-    worker({"q": "id-of-q", "other": "another"}, lambda: function(frame, 3))
+    frame = RemoteFrame()
+    function = exactly_once(BROKERS | {"topic": "t"}, query="q")
+    without = exactly_once(BROKERS | {"topic": "t"})
+    worker({"q": "id-of-q", "other": "another"}, lambda: call(function, frame))
     assert [one["appId"] for one in frame.written] == ["id-of-q/"]
     with pytest.raises(RuntimeError, match=r"expected an active query named 'q', found \['other'\]"):
-        worker({"other": "another"}, lambda: function(frame, 3))
+        worker({"other": "another"}, lambda: call(function, frame))
     with pytest.raises(RuntimeError, match="expected the name of the query: give it one by queryName"):
-        worker({"q": "id-of-q"}, lambda: write_once(frame, 3, BROKERS | {"topic": "t"}))
+        worker({"q": "id-of-q"}, lambda: call(without, frame))
     with pytest.raises(RuntimeError, match="found no query"):
-        function(frame, 3)
+        call(function, frame)
     assert len(frame.written) == 1
 
 
 def test_a_run_that_repeats_a_batch_is_no_second_write_of_it_in_a_session_that_runs_share() -> None:
     """Before 4.3, all runs of a query have the session of the client."""
     frame = RemoteFrame()
-    function: Any = exactly_once(BROKERS | {"topic": "t"}, query="q")
+    function = exactly_once(BROKERS | {"topic": "t"}, query="q")
     for run in (1, 2):
-        worker({"q": "id-of-q"}, lambda: function(frame, 3), run)
+        worker({"q": "id-of-q"}, lambda: call(function, frame), run)
     assert [one["version"] for one in frame.written] == ["3", "3"]
     with pytest.raises(ValueError, match="batch 3 was written under the name '' to this topic already"):
-        worker({"q": "id-of-q"}, lambda: function(frame, 3), 2)
+        worker({"q": "id-of-q"}, lambda: call(function, frame), 2)
