@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from tidelog.model.buffer import Buffer
-from tidelog.model.frozen import dataclass
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.proto.backups.manifest import BackupError, Damaged, PartitionPart
 from tidelog.proto.backups.place import Place, key_of

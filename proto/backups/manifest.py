@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from typing import Any, Final
 
-from tidelog.model.frozen import dataclass
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.names import topic_name_fault
 
 FORMAT: Final = 2

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from tidelog.model.frozen import dataclass
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import Offset, TopicPartition
 from tidelog.model.key_partition import partition_for_key
 from tidelog.model.settings.topic_config import DAY_MS, TopicConfig

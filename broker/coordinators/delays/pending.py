@@ -14,7 +14,7 @@ import heapq
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from tidelog.model.frozen import dataclass
+from tidelog.model.classes.frozen import dataclass
 from tidelog.model.ids import Offset
 
 ENTRIES_MAX: Final = 200_000
