@@ -392,10 +392,10 @@ def test_without_members_of_the_consumer_protocol_the_group_is_classic_again(des
     assert group.state is GroupState.PREPARING_REBALANCE
     assert desk.heartbeat(a, epoch) is ErrorCode.REBALANCE_IN_PROGRESS
     assert desk.shard.state.population.members == len(expected)
-    kinds = [int.from_bytes(record.key[:2]) for record in desk.log[-1].records if record.value is not None]
-    assert kinds[-1:] == [2], "the classic record comes last"
     last = desk.log[-1]
     assert isinstance(last, Append)
+    kinds = [int.from_bytes(record.key[:2]) for record in last.records if record.value is not None]
+    assert kinds[-1:] == [2], "the classic record comes last"
     names = {record.key for record in last.records if record.value is None}
     assert len(names) >= 3 * 2 + 2, "all its records are removed in the same batch"
     joins = [desk.join(name, protocols=said(), instance=group.members[name].instance_id) for name in sorted(expected)]

@@ -279,7 +279,8 @@ class Mixed(History):
             for topic_id, number in member.reads
             if topic_id in names
         }
-        wanted = {topic for member in (*self.classics, *self.members) for topic in member.topics}
+        wanted = {topic for member in self.classics for topic in member.topics}
+        wanted |= {topic for member in self.members for topic in member.topics}
         shapes = {name: shape for name, shape in self.desk.topics.shapes.items() if name in wanted}
         if group.consumer is not None:
             assert read == {

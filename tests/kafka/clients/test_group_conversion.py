@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -23,6 +23,9 @@ from tests.kafka.clients.test_consumer_protocol import (
     until,
 )
 from tidelog.testing.cluster import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 CLASSIC = {
     "group.protocol": "classic",
@@ -73,9 +76,9 @@ class Work:
             for one, other in itertools.combinations(self.members, 2):
                 assert one.partitions.isdisjoint(other.partitions), "a partition has two readers"
 
-    def _delivered(self, error: object, message: Any) -> None:
+    def _delivered(self, error: object, message: Message) -> None:
         assert error is None
-        self.sent.add((message.partition(), message.offset()))
+        self.sent.add((message.partition() or 0, message.offset() or 0))
 
     def until(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + BOUND_S
@@ -158,7 +161,7 @@ def test_members_of_both_protocols_and_both_listeners_share_a_group(
             assert set().union(*share(*ours), new.partitions) == set(range(PARTITIONS))
             with cluster.admin() as admin:
                 members = admin.describe_consumer_groups([group])[group].members
-                assert sorted(len(member.assignment) for member in members) == [1, 1, 2, 2]
+                assert sorted(len(member.assignment or ()) for member in members) == [1, 1, 2, 2]
             everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(10)}
             until(lambda: bool(share(*ours)) and {*read, *old.read, *new.read} == everything, old, new)
         until(lambda: sorted(map(len, share(*ours))) == [2, 2, 2], old)
