@@ -47,7 +47,7 @@ BENCHMARKS: Final = {
     "kafka": "tidelog.bench.listener.kafka:kafka_throughput",
     "kafka-requests": "tidelog.bench.listener.kafka:kafka_requests",
     "one-record": "tidelog.bench.listener.kafka:one_record_requests",
-    "workers": "tidelog.bench.nodes.workers:workers",
+    "workers": "tidelog.bench.listener.workers:workers",
     "connections": "tidelog.bench.listener.security:idle_connections",
     "secured": "tidelog.bench.listener.security:secured_throughput",
     "restore": "tidelog.bench.records.backup:restore",

@@ -258,8 +258,8 @@ def _message(cls: type, kept: Remembered) -> str:
     gone = {own: name for name, (own, _) in kept.fields.items() if name not in names} | kept.reserved
     lines += [f'  reserved {own};\n  reserved "{name}";' for own, name in sorted(gone.items())]
     body = "\n".join(lines)
-    # ``dataclass`` sets the signature as docstring of a class without one.
-    said = cls.__doc__ or ""
+    # The standard ``dataclass`` sets the signature as docstring of a class without one.
+    said = cls.__doc__ or f"{cls.__name__}("
     comment = "" if said.startswith(f"{cls.__name__}(") else _comment(inspect.cleandoc(said))
     return comment + (f"message {_named(cls)} {{\n{body}\n}}\n" if body else f"message {_named(cls)} {{}}\n")
 

@@ -38,11 +38,12 @@ else:
             if name in own:
                 wanted.pop(name, None)
         written = "__init__" in own
-        if not cls.__doc__:
-            cls.__doc__ = cls.__name__  # or the standard library derives a signature, which takes long
+        described = cls.__doc__
+        cls.__doc__ = described or cls.__name__  # or the standard library derives a signature, which takes long
         cls = dataclasses.dataclass(
             init=False, repr=False, eq=False, slots=True, kw_only=options.get("kw_only", False)
         )(cls)
+        cls.__doc__ = described
         fields = dataclasses.fields(cls)
         for name, method in wanted.items():
             setattr(cls, name, method)

@@ -52,6 +52,7 @@ def test_a_nodes_page_agrees_with_status_and_its_status_code_says_if_it_is_criti
     with Cluster(3, config=config) as cluster, cluster.admin() as admin:
         cluster.create_topic("t", partitions=4)
         controller = cluster.controller()
+        assert controller is not None
         first, second = (node for node in (1, 2, 3) if node != controller)
         status, found = wait_for(cluster, controller)
         assert "3 of 3 brokers; 3 of 3 controllers; 4 partitions, each with a leader" in found["summary"]

@@ -634,27 +634,6 @@ BOUNDS = (
         "groups/test_consumer_groups.py::test_from_one_revocation_to_the_next_the_epoch_stays",
     ),
     bound(
-        "delay-topics-of-any-length",
-        "replication.partition.partition",
-        "        if found < most:\n",
-        "        if True:\n",
-        "broker/delays/test_delivery.py::test_a_full_partition_takes_no_more_until_some_are_delivered",
-    ),
-    bound(
-        "what-is-not-read-is-deleted",
-        "broker.coordinators.delays.reading",
-        "        if record is None and offset >= found.log_start_offset:\n",
-        "        if False:\n",
-        "broker/delays/test_reading.py::test_a_record_that_is_not_found_is_deleted_only_below_the_logs_start",
-    ),
-    bound(
-        "anybody-is-a-mover",
-        "broker.access.reserved",
-        "            if context.listener in node_listeners:\n",
-        "            if True:\n",
-        "security/access/test_reserved.py::test_what_movers_use_is_refused_to_clients_alone",
-    ),
-    bound(
         "found-move-is-finished-unsynced",
         "storage.log.log_moves",
         "            self._make_durable(directories)\n",
