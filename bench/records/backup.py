@@ -1,4 +1,5 @@
-"""Backup and restore of a one-node cluster, compared with the disk's write speed in the same run.
+"""Backup and restore of a one-node cluster, compared in the same run with how fast the disk copies the backup, and with
+how fast it writes.
 
 The node reads the backup itself (``backup.dirs``). All written data is on disk before the time is taken, and no data to
 read is in the page cache.
@@ -6,12 +7,14 @@ read is in the page cache.
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -48,6 +51,8 @@ def _measured(root: Path, records: int, name: str) -> Mapping[str, float]:
     disk = size / _timed(lambda: _write(root / "written", records * BYTES))
     (root / "written").unlink()
     _forget(root / "backup")
+    copied = size / _timed(lambda: _copy(root / "backup", root / "copied"))
+    shutil.rmtree(root / "copied")
     with running(root / "target", 1, {"backup.dirs": str(root)}) as cluster:
 
         def bring() -> None:
@@ -55,7 +60,7 @@ def _measured(root: Path, records: int, name: str) -> Mapping[str, float]:
             _sync(root / "target")
 
         back = size / _timed(bring)
-    found = {name: back, f"{name}_of_disk": back / disk}
+    found = {name: back, f"{name}_of_copy": back / copied, f"{name}_of_disk": back / disk}
     return found | ({"backup": made} if name == "restore" else {})
 
 
@@ -99,6 +104,29 @@ def _tidelog(*arguments: str) -> None:
     )
     if done.returncode:
         raise RuntimeError(f"tidelog {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy all files past the page cache where the system can, two at a time, and sync them: what a restore asks of the
+    disk, without a restore's work. Bytes beyond the last whole block of a file are left out."""
+    target.mkdir()
+    files = sorted((path for path in source.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_size)
+    with ThreadPoolExecutor(2) as both:
+        for done in [both.submit(_copy_file, path, target / str(number)) for number, path in enumerate(files)]:
+            done.result()
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    direct = getattr(os, "O_DIRECT", 0)
+    piece = mmap.mmap(-1, 4 * len(_BLOCK))
+    reading, writing = os.open(source, os.O_RDONLY | direct), os.open(target, os.O_WRONLY | os.O_CREAT | direct, 0o600)
+    try:
+        while (count := os.readv(reading, [piece]) // mmap.PAGESIZE * mmap.PAGESIZE) > 0:
+            os.write(writing, memoryview(piece)[:count])
+        os.fsync(writing)
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def _write(path: Path, size: int) -> None:
