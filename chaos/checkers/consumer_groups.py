@@ -63,12 +63,6 @@ class ConsumerGroupJudge(GroupJudge):
             for partition in sorted(() if held is None else held.partitions.keys() - has)
         ]
 
-    def called_back(self, member_id: str) -> None:
-        """A classic member is to rejoin; its rebalance timeout may run since it was heard before."""
-        since_s = self._heard_s.get(member_id, 0.0)
-        for partition in self._may_have.get(member_id, ()):
-            self._going_s.setdefault((member_id, partition), since_s)
-
     # --- what coordinators answer -----------------------------------------------------------------------
 
     def heard(self, member_id: str, epoch: int, at_s: float) -> None:

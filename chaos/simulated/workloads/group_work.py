@@ -53,7 +53,7 @@ class GroupWork:
             GROUP,
             self.watch.judge,
             f"{sim.topic}.*" if self._by_pattern else (sim.topic,),
-            self._next_settings,
+            self._kind,
             prefix="m",
             polls=(3, 500),
             works_s=(0.0, 0.02, 0.3),
@@ -80,10 +80,6 @@ class GroupWork:
     def _settings(self) -> dict[str, Any]:
         """Return the settings of every member, which follow from the kind of group."""
         return {"partition_assignment_strategy": self._rng.choice(_STRATEGIES)}
-
-    def _next_settings(self) -> dict[str, Any]:
-        """Return the settings of the next member."""
-        return self._kind
 
     def _watch(self, sim: Simulation) -> GroupWatch:
         return GroupWatch(sim.world, GROUP, self._generation_of, self._is_member, GroupJudge())
