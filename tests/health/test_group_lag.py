@@ -92,7 +92,7 @@ def test_groups_are_told_of_by_their_coordinator_whoever_leads_their_partitions(
             ("done", "stopped"): 1, ("stands", "stopped"): 2, ("slow", "slow"): 1, ("back", "rewound"): 1
         }  # fmt: skip
         seconds = found[m.GROUP_LAG_SECONDS.exported]
-        assert 0 < seconds["slow", "t"] <= seconds["stands", "t"]
+        assert 0 < seconds["slow", "t"] <= seconds["stands", "t"] + 1  # they are not looked at at one instant
         assert found[m.GROUPS_UNWATCHED.exported].total() == 0
 
         commit("done", 10 + SAMPLES)

@@ -33,7 +33,7 @@ def test_a_partition_that_is_given_to_two_shows(monkeypatch: pytest.MonkeyPatch)
     def without_owners(*arguments: object) -> object:
         return next_step(*arguments[:5], {}, *arguments[6:])  # type: ignore[arg-type, call-arg]
 
-    monkeypatch.setattr("tidelog.groups.consumer.heartbeating.next_step", without_owners)
+    monkeypatch.setattr("tidelog.groups.consumer.deciding.next_step", without_owners)
     assert reconciling.next_step is next_step
     outcome = ClusterScenario(CONSUMER_GROUPS).run(5, SCHEDULE)
     assert [text for text in outcome.violations if "one owner: " in text]

@@ -291,7 +291,8 @@ async def _first(consumer: aio.Consumer, count: int) -> Any:
 
 
 def test_without_its_feature_or_among_classic_members_the_error_says_what_to_do(topic: str) -> None:
-    with Cluster(nodes=1, config=CONFIG) as cluster, ExitStack() as stack:
+    config = {**CONFIG, "group.consumer.migration.policy": "disabled"}
+    with Cluster(nodes=1, config=config) as cluster, ExitStack() as stack:
         cluster.create_topic("t", PARTITIONS)
         classic = stack.enter_context(cluster.consumer(group_id="g"))
         classic.subscribe(["t"])
