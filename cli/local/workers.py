@@ -37,7 +37,7 @@ _LOOK_S: Final = 0.05
 
 
 def worker_settings(config: NodeConfig, worker: int, port_step: int) -> dict[str, str]:
-    """Return what differs for this worker (from 1) from the machine's configuration. Raises :class:`ConfigError`."""
+    """Return what differs for this worker, from 1, from the machine's configuration. Raises :class:`ConfigError`."""
     step = worker * port_step
     directories = [str(Path(path) / WORKERS_DIRECTORY / str(worker)) for path in config.directories]
     changed = {
@@ -95,25 +95,24 @@ def check_workers(config: NodeConfig, workers: int, port_step: int) -> list[dict
             "node.principal.pattern: expected none with --workers, as the workers of a machine share its certificate, "
             f"found {config.node_principal_pattern}"
         )
-    made = [worker_settings(config, worker, port_step) for worker in range(1, workers)]
-    taken: dict[int, str] = {}
-    for who, settings in enumerate([{}, *made]):
-        for port in _ports(config, settings):
+    made = [worker_settings(config, worker, port_step) for worker in range(workers)]
+    taken = {found.port: "worker 0" for found in config.controller_listeners}
+    for who, settings in enumerate(made):
+        for port in _ports(settings):
             if port in taken:
                 raise ConfigError(
                     f"listeners: expected ports that stay apart when each worker adds {port_step} to them, found "
                     f"{port} for {taken[port]} and for worker {who}: choose another --worker-port-step"
                 )
             taken[port] = f"worker {who}"
-    return made
+    return made[1:]
 
 
-def _ports(config: NodeConfig, settings: Mapping[str, str]) -> list[int]:
-    listeners = parse_listeners(settings["listeners"]) if settings else config.listeners
-    http = parse_optional_listener(settings.get("http.listener", "")) if settings else config.http_listener
-    replication = int(settings.get("replication.transport.port", 0)) if settings else config.replication_transport_port
-    found = {one.port for one in (*listeners, *((http,) if http else ()))} | {replication}
-    return sorted(found - {0})
+def _ports(settings: Mapping[str, str]) -> list[int]:
+    listeners = parse_listeners(settings["listeners"])
+    http = parse_optional_listener(settings.get("http.listener", ""))
+    found = {one.port for one in (*listeners, *((http,) if http else ()))}
+    return sorted((found | {int(settings.get("replication.transport.port", 0))}) - {0})
 
 
 @dataclass
@@ -169,7 +168,7 @@ class Supervisor:
         """Return 0 after a signal; 1 if a worker ended before it was ready for the first time, or did not stop well."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self.on_signal)
         first, *others = self._workers
         kept = {first.node_id: asyncio.create_task(self._keep(first))}
         while not (self._stopping.is_set() or self._formatted() or kept[first.node_id].done()):
@@ -185,7 +184,8 @@ class Supervisor:
             await asyncio.gather(*(kept[one.node_id] for one in group if one.node_id in kept))
         return self._code
 
-    def _on_signal(self) -> None:
+    def on_signal(self) -> None:
+        """Stop the workers in good order; at the second call, kill them."""
         if self._stopping.is_set():
             log.warning("second signal: stopping the workers immediately")
             for one in self._workers:

@@ -15,6 +15,8 @@ from tidelog.model.ids import NodeId
 from tidelog.proto.calls.controller_api import Endpoint
 from tidelog.proto.calls.failure_domains import failure_domains
 
+from .conftest import Bench
+
 
 @dataclass(frozen=True)
 class Broker:
@@ -63,3 +65,17 @@ def test_no_machine_has_two_replicas_of_a_partition(
     assert not isinstance(placed, Refusal)
     for replicas in placed:
         assert len({node % 1000 for node in replicas}) == factor
+
+
+def test_new_topics_have_no_two_replicas_on_a_machine() -> None:
+    bench = Bench()
+    for machine in (1, 2, 3):
+        for worker in range(3):
+            node = worker * 1000 + machine
+            bench.register(node, listeners=(Endpoint("CLIENT", f"10.0.0.{machine}", 9092 + worker),))
+            bench.beat(node)
+    bench.create("t", partitions=40, factor=3)
+    topic = bench.controller.committed.topic("t")
+    assert topic is not None
+    for partition in topic.partitions.values():
+        assert {node % 1000 for node in partition.replicas} == {1, 2, 3}

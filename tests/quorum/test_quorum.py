@@ -282,17 +282,13 @@ async def test_single_voter_leads_when_start_returns_and_soon(single: Trio) -> N
 
 
 async def test_three_voters_lead_within_a_few_tenths_of_a_second(tmp_path: Path) -> None:
-    """Of a few starts the quickest counts: others may have waited for a processor."""
     for carrier, bound in (("memory", 0.3), ("grpc", 1.0)):
-        took: list[float] = []
-        while min(took, default=bound) >= bound:
-            assert len(took) < 5, (carrier, took)
-            trio = Trio(tmp_path / f"{carrier}{len(took)}", carrier, True, 3)
-            began = time.monotonic()
-            await trio.start()
-            await trio.leader()
-            took.append(time.monotonic() - began)
-            await trio.stop()
+        trio = Trio(tmp_path / carrier, carrier, True, 3)
+        began = time.monotonic()
+        await trio.start()
+        await trio.leader()
+        assert time.monotonic() - began < bound
+        await trio.stop()
 
 
 async def test_barrier_hears_everything_committed_before_it(trio: Trio) -> None:

@@ -16,8 +16,8 @@ from tidelog.cli.terminal.output import count_of, print_json, print_rows, say
 from tidelog.cli.work.replicas import reassignment_plan as plan
 from tidelog.cli.work.replicas.disk_moves import Directories
 from tidelog.cli.work.replicas.moving import cancel, clear_throttles, name_of, throttle
+from tidelog.cli.work.replicas.placement import targets_of
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.calls.failure_domains import failure_domains
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -160,9 +160,10 @@ def _generate(admin: Admin, as_json: bool, options: Mapping[str, Any]) -> int:
             )
     admin.describe_topics(names)  # raises for a missing topic
     current = _before(_replicas_of(admin, names), admin.list_partition_reassignments())
-    domains = failure_domains(brokers)
-    racks = [(node, None if options["disable_rack_aware"] else domains[node]) for node in chosen]
-    proposal = plan.propose(current, racks)
+    targets = targets_of(brokers, chosen)
+    if options["disable_rack_aware"]:
+        targets = [target._replace(rack=None) for target in targets]
+    proposal = plan.propose(current, targets)
     if as_json:
         print_json({"current": plan.as_file(current), "proposed": plan.as_file(proposal)})
         return 0

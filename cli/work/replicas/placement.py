@@ -25,6 +25,12 @@ class Placed(NamedTuple):
     isr: tuple[int, ...]
 
 
+def targets_of(brokers: Mapping[int, ClusterBroker], nodes: Iterable[int]) -> list[Target]:
+    """Return these nodes with their racks, or what stands for a rack among all ``brokers``."""
+    domains = failure_domains(brokers)
+    return [Target(node, domains[node]) for node in nodes]
+
+
 class Overview(NamedTuple):
     """The input of a plan of moves."""
 
@@ -43,12 +49,8 @@ class Overview(NamedTuple):
     @property
     def targets(self) -> list[Target]:
         """The brokers that may get replicas: live ones that are not being drained."""
-        domains = failure_domains(self.brokers)
-        return [
-            Target(node, domains[node])
-            for node, found in sorted(self.brokers.items())
-            if _is_live(found) and not found.cordoned
-        ]
+        usable = [node for node, found in sorted(self.brokers.items()) if _is_live(found) and not found.cordoned]
+        return targets_of(self.brokers, usable)
 
     def parts(self) -> dict[TopicPartition, Part]:
         """Return every partition as it will be after the moves in progress. A move to a broker that is down counts as

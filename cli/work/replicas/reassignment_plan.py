@@ -131,13 +131,13 @@ def as_file(assignment: Assignment, directories: Mapping[int, Mapping[TopicParti
 # --- Proposing -----------------------------------------------------------------------------------------
 
 
-def propose(current: Assignment, brokers: Iterable[tuple[int, str | None]]) -> dict[TopicPartition, tuple[int, ...]]:
-    """Spread the topics of ``current`` evenly over ``brokers`` (node and rack), with as few moves as possible. Raises
+def propose(current: Assignment, targets: Sequence[Target]) -> dict[TopicPartition, tuple[int, ...]]:
+    """Spread the topics of ``current`` evenly over ``targets``, with as few moves as possible. Raises
     :class:`CommandFailed` if there are too few."""
     try:
         return spread_topics(
             {at: Part(tuple(replicas), 0) for at, replicas in current.items()},
-            [Target(node, rack) for node, rack in brokers],
+            targets,
         )
     except NoRoom as error:
         raise CommandFailed(str(error)) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import signal
 import subprocess
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.virtual_time import run_virtual
 from tidelog import Admin
 from tidelog.cli.local.process import mark_of, pids
-from tidelog.cli.local.workers import check_workers
+from tidelog.cli.local.workers import Supervisor, Worker, check_workers
 from tidelog.client.admin.types import NewTopic
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
@@ -70,6 +72,76 @@ def test_what_several_workers_cannot_share_is_refused(settings: dict[str, str], 
         check_workers(config(**settings), 2, step)
 
 
+Seen = list[tuple[float, int, str]]
+"""When, which node, and what."""
+
+
+class Scripted(Worker):
+    """A worker whose lives are written down: how long each lasts, 0 for until a signal, and its exit code."""
+
+    def __init__(self, node_id: int, lives: list[tuple[float, int]], seen: Seen) -> None:
+        super().__init__(node_id, list)
+        self._lives = iter(lives)
+        self._seen = seen
+        self._signalled = asyncio.Event()
+
+    def _note(self, what: str) -> None:
+        self._seen.append((round(asyncio.get_running_loop().time() - 1_000, 1), self.node_id, what))
+
+    async def run(self) -> int:
+        self._note("starts")
+        lasts_s, code = next(self._lives)
+        if code != 2:
+            self.ready.set()
+        if lasts_s:
+            await asyncio.sleep(lasts_s)
+        else:
+            await self._signalled.wait()
+            await asyncio.sleep(5)
+        return code
+
+    def signal(self, number: signal.Signals) -> None:
+        self._note(number.name)
+        self._signalled.set()
+
+
+def supervised(lives: dict[int, list[tuple[float, int]]], *signals_s: float) -> tuple[int, Seen]:
+    """Run a supervisor in virtual time, with SIGTERM at these times. Returns its code and what happened when."""
+    seen: Seen = []
+
+    async def run() -> int:
+        supervisor = Supervisor([Scripted(node, script, seen) for node, script in lives.items()], lambda: True)
+        for at_s in signals_s:
+            asyncio.get_running_loop().call_later(at_s, supervisor.on_signal)
+        return await supervisor.run()
+
+    return run_virtual(run()), seen
+
+
+def test_the_pauses_before_a_restart_double_and_end_after_a_steady_minute() -> None:
+    lives = [(1.0, 1)] * 7 + [(60.0, 1), (0.5, 1), (0, 0)]
+    code, seen = supervised({1: [(0, 0)], 1001: lives}, 300)
+    starts = [at for at, node, what in seen if (node, what) == (1001, "starts")]
+    # a life of 1 s and a pause of 1, 2, 4 … 30 s; after a minute's life none, then 1 s again
+    assert starts == [0, 2, 5, 10, 19, 36, 67, 98, 158, 159.5]
+    assert code == 0
+
+
+def test_the_first_worker_stops_last_and_a_second_signal_kills_all() -> None:
+    code, seen = supervised({1: [(0, 0)], 1001: [(0, 0)], 2001: [(0, 0)]}, 10)
+    assert code == 0
+    assert [each[:2] for each in seen if each[2] == "SIGTERM"] == [(10, 1001), (10, 2001), (15, 1)]
+    _, seen = supervised({1: [(0, 0)], 1001: [(0, 0)]}, 10, 11)
+    assert [each[:2] for each in seen if each[2] == "SIGKILL"] == [(11, 1), (11, 1001)]
+
+
+def test_a_worker_that_was_never_ready_ends_all_and_one_that_stops_badly_tells() -> None:
+    code, seen = supervised({1: [(0, 0)], 1001: [(3, 2)]})
+    assert code == 1
+    assert (3, 1, "SIGTERM") in seen
+    assert supervised({1: [(0, 0)], 1001: [(0, 1)]}, 10)[0] == 1
+
+
 class Machine:
     """Two workers under a supervisor."""
 
@@ -89,7 +161,7 @@ class Machine:
         }
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *more: str) -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-m",
@@ -99,6 +171,7 @@ class Machine:
             "2",
             "--worker-port-step",
             str(STEP),
+            *more,
         ]
         for name, value in self.arguments.items():
             command += ["--set", f"{name}={value}"]
@@ -165,11 +238,13 @@ def test_a_dead_worker_is_started_again_and_all_end_with_the_supervisor(machine:
     assert machine.workers() == {}
     assert machine.output.read_text().count("ended with exit code") == 1
 
-    supervisor = machine.start()  # the same directories, with the id that they have
-    machine.wait(lambda: machine.output.read_text().count("all 2 workers serve") == 2)
+    logs = [machine.output.with_name(name) for name in ("server.log", "server-0.log", "server-1.log")]
+    supervisor = machine.start("--log-file", str(logs[0]))  # the same directories, with the id that they have
+    machine.wait(lambda: logs[0].exists() and "all 2 workers serve" in logs[0].read_text())
     supervisor.kill()
     machine.wait(lambda: machine.workers() == {})
-    assert machine.output.read_text().count("the supervisor is gone: stopping") == 2
+    for log in logs[1:]:
+        assert "the supervisor is gone: stopping" in log.read_text()
 
 
 def test_workers_that_cannot_start_end_the_supervisor_with_the_reason(machine: Machine) -> None:

@@ -16,6 +16,7 @@ from tests.cli.in_process import Tidelog, as_json, runs_commands
 from tidelog import Admin, NewTopic, TopicPartition
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.work.replicas import reassignment_plan as plan
+from tidelog.cli.work.replicas.spreading import Target
 from tidelog.proto.calls.api import ConfigResource
 from tidelog.testing import Cluster
 
@@ -73,7 +74,7 @@ def test_a_file_of_kafkas_tool_is_read(tmp_path: Path) -> None:
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(1, 40))
 def test_a_proposal_spreads_evenly(factor: int, brokers: int, partitions: int) -> None:
     current = {TopicPartition("t", number): tuple(range(90, 90 + factor)) for number in range(partitions)}
-    nodes = [(10 + number, None) for number in range(brokers)]
+    nodes = [Target(10 + number, None) for number in range(brokers)]
     if factor > brokers:
         with pytest.raises(CommandFailed, match=f"expected at most as many replicas as eligible brokers, {brokers}"):
             plan.propose(current, nodes)

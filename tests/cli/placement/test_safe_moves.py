@@ -13,6 +13,7 @@ from tidelog.cli.work.replicas.safe_moves import check_brokers, check_in_sync, u
 from tidelog.client.admin.reassignments import OngoingReassignment
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicPartition
 from tidelog.proto.calls.api import ClusterBroker
+from tidelog.proto.calls.controller_api import Endpoint
 
 AT = TopicPartition("t", 0)
 
@@ -25,6 +26,14 @@ def overview(
     """Four brokers."""
     brokers = {node: ClusterBroker(NodeId(node), BrokerEpoch(1), node in down, False, None, ()) for node in range(1, 5)}
     return Overview(brokers, dict(placed), dict(ongoing), {})
+
+
+def test_brokers_on_a_machine_are_in_one_rack_of_a_plan() -> None:
+    brokers = {
+        node: ClusterBroker(NodeId(node), BrokerEpoch(1), False, False, None, (Endpoint("CLIENT", host, 9092),))
+        for node, host in ((1, "a"), (1001, "a"), (2, "b"))
+    }
+    assert [target.rack for target in Overview(brokers, {}, {}, {}).targets] == ["host a", "host b", "host a"]
 
 
 @pytest.mark.parametrize(
