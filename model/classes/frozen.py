@@ -1,6 +1,6 @@
 """``dataclass`` for frozen classes with slots, made several times faster than the standard library makes them.
 
-A node has some 400 of these classes, and half of its start-up went into compiling six methods for each. Here only
+A node has some 400 of these classes, and half of its imports went into compiling six methods for each. Here only
 ``__init__`` is compiled. It also sets fields faster, through their slots. Everything else that a dataclass offers
 (``fields``, ``replace``, ``asdict``, ``match``, pickling, inheritance) works as usual. Type checkers see the standard
 decorator.
@@ -29,15 +29,9 @@ else:
         if any(base.__dataclass_params__.frozen for base in cls.__mro__[1:] if hasattr(base, "__dataclass_params__")):
             return dataclasses.dataclass(cls, **options)  # the standard library does not mix the two
         own = cls.__dict__
-        wanted = dict(_SHARED)
-        if "__eq__" in own and own.get("__hash__") is None:
-            wanted["__hash__"] = _hash
-        elif "__hash__" in own:
-            del wanted["__hash__"]
-        for name in ("__eq__", "__repr__", "__getstate__", "__setstate__", "__init__"):
-            if name in own:
-                wanted.pop(name, None)
-        written = "__init__" in own
+        kept = {name for name in ("__init__", "__eq__", "__repr__", "__getstate__", "__setstate__") if name in own}
+        if "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own):
+            kept.add("__hash__")  # a class with __eq__ alone has None there
         described = cls.__doc__
         cls.__doc__ = described or cls.__name__  # or the standard library derives a signature, which takes long
         cls = dataclasses.dataclass(
@@ -45,23 +39,23 @@ else:
         )(cls)
         cls.__doc__ = described
         fields = dataclasses.fields(cls)
-        for name, method in wanted.items():
-            setattr(cls, name, method)
-        cls.__frozen_compared__ = _getter([each.name for each in fields if each.compare])
         hashed = [each.name for each in fields if (each.compare if each.hash is None else each.hash)]
-        cls.__frozen_hashed__ = _getter(hashed)
-        if not written:
+        made = {
+            **_SHARED,
+            "__eq__": _eq(_getter([each.name for each in fields if each.compare])),
+            "__hash__": _hash(_getter(hashed)),
+        }
+        for name in made.keys() - kept:
+            setattr(cls, name, made[name])
+        if "__init__" not in kept:
             cls.__init__ = _init(cls, fields)
         return cls
 
     def _getter(names):
         """Return a function from an object to the tuple of these fields."""
-        if not names:
-            return staticmethod(lambda found: ())
-        return staticmethod(attrgetter(*names) if len(names) > 1 else _single(attrgetter(*names)))
-
-    def _single(get):
-        return lambda found: (get(found),)
+        if len(names) > 1:
+            return attrgetter(*names)
+        return lambda found: tuple(getattr(found, name) for name in names)
 
     def _init(cls, fields):
         names = {"_new": dataclasses._HAS_DEFAULT_FACTORY}
@@ -102,14 +96,16 @@ else:
         made.__annotations__ = {each.name: each.type for each in fields if each.init} | {"return": None}
         return made
 
-    def _eq(self, other):
-        if other.__class__ is self.__class__:
-            compared = self.__frozen_compared__
-            return compared(self) == compared(other)
-        return NotImplemented
+    def _eq(compared):
+        def eq(self, other):
+            if other.__class__ is self.__class__:
+                return compared(self) == compared(other)
+            return NotImplemented
 
-    def _hash(self):
-        return hash(self.__frozen_hashed__(self))
+        return eq
+
+    def _hash(hashed):
+        return lambda self: hash(hashed(self))
 
     @recursive_repr()
     def _repr(self):
@@ -138,8 +134,6 @@ else:
 
     _SHARED = {
         "__repr__": _repr,
-        "__eq__": _eq,
-        "__hash__": _hash,
         "__setattr__": _setattr,
         "__delattr__": _delattr,
         "__getstate__": _getstate,
