@@ -54,8 +54,8 @@ class File(Protocol):
         """Read up to ``size`` bytes; fewer only at the end of the file."""
 
     def pread_once(self, size: int, offset: int) -> bytes:
-        """Like :meth:`pread`, for bytes that nobody else will read soon: newly read pages do not stay in the system's
-        cache."""
+        """Like :meth:`pread`, for bytes that nobody else will read soon: few of the newly read pages stay in the
+        system's cache."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -177,7 +177,8 @@ class SystemFile:
     def pread_once(self, size: int, offset: int) -> bytes:
         if not hasattr(os, "posix_fadvise"):
             return os.pread(self._fd, size, offset)
-        # Without this the kernel would read ahead, and those pages would look like someone else's.
+        # Without this the kernel would read ahead, and those pages would look like someone else's. So do those that a
+        # call which must not wait has fetched, if the disk is quicker than its answer.
         os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_RANDOM)
         data = bytearray(size)
         try:

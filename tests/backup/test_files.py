@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.page_cache import cached_pages, drop_cached_pages, needs_mincore
 from tidelog.client.backup.cut import NoCut, expect_held
 from tidelog.model.ids import LeaderEpoch, NodeId, TopicPartition
 from tidelog.proto.backups import place
@@ -166,7 +167,7 @@ def test_a_file_is_read_with_and_without_direct_reads(
     assert found + piece[len(piece) - rest :] == content
 
 
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say what its cache holds")
+@needs_mincore
 @pytest.mark.parametrize("direct", [True, False])
 def test_what_was_read_does_not_stay_in_the_systems_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
@@ -176,25 +177,9 @@ def test_what_was_read_does_not_stay_in_the_systems_cache(
         monkeypatch.delattr(os, "O_DIRECT", raising=False)
     path = tmp_path / "f"
     path.write_bytes(bytes(3 * place.READ_BYTES))
-
-    def is_cached() -> bool:
-        with path.open("rb", buffering=0) as file:
-            try:
-                return os.preadv(file.fileno(), (bytearray(1),), place.READ_BYTES, os.RWF_NOWAIT) > 0
-            except BlockingIOError:
-                return False
-
-    def drop() -> None:
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    drop()
-    if is_cached():
-        pytest.skip("this file system keeps every page; another one for the tests' files brings this back")
-    drop()  # looking made the system read ahead
+    drop_cached_pages(path)
     assert sum(map(len, Directory(tmp_path).read("f"))) == 3 * place.READ_BYTES
-    assert not is_cached()
+    assert cached_pages(path) == []
 
 
 def test_a_place_within_a_batch_is_refused(tmp_path: Path) -> None:

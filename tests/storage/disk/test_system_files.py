@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.page_cache import cached_pages, drop_cached_pages, needs_mincore
 from tidelog.model.buffer import Buffer
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
@@ -109,30 +110,17 @@ def test_writes_past_the_cache_are_as_other_writes(
         assert pieces, "some were written past the cache"
 
 
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system does not say what its cache holds")
+@needs_mincore
 def test_writes_past_the_cache_leave_nothing_there(tmp_path: Path) -> None:
-    file = SystemFiles().open(str(tmp_path / "x"), create=True)
-
-    def is_cached() -> bool:
-        try:
-            return os.preadv(file.fileno(), [bytearray(1)], 8 * mmap.PAGESIZE, os.RWF_NOWAIT) > 0
-        except BlockingIOError:
-            return False
-
+    path = tmp_path / "x"
+    file = SystemFiles().open(str(path), create=True)
     file.pwritev([bytes(16 * mmap.PAGESIZE)], 0)
-    os.fsync(file.fileno())
-    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if is_cached():
-        pytest.skip("this file system keeps every page; another one for the tests' files brings this back")
-
-    def stays() -> bool:
-        file.truncate(0)
-        file.pwritev([b"x" * 10], 0)
-        file.pwritev_once([bytes(16 * mmap.PAGESIZE)], 10)
-        return is_cached()
-
-    assert not all(stays() for _ in range(5)), "under load, the system now and then keeps a page"
+    drop_cached_pages(path)
+    file.truncate(0)
+    file.pwritev([b"x" * 10], 0)
+    file.pwritev_once([bytes(16 * mmap.PAGESIZE)], 10)
     file.close()
+    assert cached_pages(path) == [0, 16], "the incomplete blocks at both ends"
 
 
 def test_more_bytes_than_one_call_takes(disk: tuple[FileLayer, str], monkeypatch: pytest.MonkeyPatch) -> None:
