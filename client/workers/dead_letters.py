@@ -15,6 +15,7 @@ from tidelog.proto.records.message_headers import (
     DELAY_DUE,
     DELAY_ID,
     DELAY_MS,
+    DELAY_ORDERS,
     DELAY_TIMESTAMP,
     DELIVER_TO,
     DLQ_ERRORS,
@@ -24,8 +25,6 @@ from tidelog.proto.records.message_headers import (
 from tidelog.proto.records.walk import RecordHeaders
 
 MESSAGE_MAX: Final = 512
-_PREFIX: Final = DLQ_ERRORS
-_OURS: Final = DLQ_OWN
 REDRIVES: Final = "tidelog-redrives"
 """The header that counts how often a record was moved back to its topic."""
 
@@ -53,7 +52,7 @@ def past_of(record: ConsumerRecord) -> Past:
         return Past(record.topic, record.partition, record.offset, record.timestamp)
 
 
-_ADDED: Final = (_PREFIX, _OURS)
+_ADDED: Final = (DLQ_ERRORS, DLQ_OWN)
 _ADDED_TO_RETRIES: Final = (*_ADDED, RETRY_OWN, DELAY_ID, DELAY_DUE, DELAY_TIMESTAMP)
 
 
@@ -64,14 +63,14 @@ def _own_headers(record: ConsumerRecord) -> RecordHeaders:
     return tuple((name, value) for name, value in record.headers if not name.startswith(added))
 
 
-def _copy(topic: str, record: ConsumerRecord, added: dict[str, object]) -> dict[str, Any]:
+def _copy(topic: str, record: ConsumerRecord, kept: RecordHeaders, added: dict[str, object]) -> dict[str, Any]:
     encoded = ((name, str(value).encode()) for name, value in added.items())
-    headers = [*_own_headers(record), *encoded]
-    return {"topic": topic, "value": record.value, "key": record.key, "headers": headers}
+    return {"topic": topic, "value": record.value, "key": record.key, "headers": [*kept, *encoded]}
 
 
 def comes_again(work: Work, through: str, back: str, wait_ms: int, *, now_ms: int) -> dict[str, Any]:
-    """Arguments for ``Producer.send``: a record of the delay topic ``through`` that arrives in ``back``."""
+    """Arguments for ``Producer.send``: a record of the delay topic ``through`` that arrives in ``back``. It does not
+    keep what a delay topic would act on, such as a due time of its own, or a cancel."""
     past = past_of(work.record)
     added: dict[str, object] = {
         DELAY_MS: wait_ms,
@@ -83,27 +82,28 @@ def comes_again(work: Work, through: str, back: str, wait_ms: int, *, now_ms: in
         f"{RETRY_OWN}offset": past.offset,
         f"{RETRY_OWN}timestamp": past.timestamp,
     }
-    return _copy(through, work.record, added)
+    kept = tuple(pair for pair in _own_headers(work.record) if pair[0] not in DELAY_ORDERS)
+    return _copy(through, work.record, kept, added)
 
 
 def dead_letter(topic: str, work: Work, failure: Failure, *, group_id: str, now_ms: int) -> dict[str, Any]:
     """Arguments for ``Producer.send``."""
     past = past_of(work.record)
     added = {
-        f"{_PREFIX}topic": past.topic,
-        f"{_PREFIX}partition": past.partition,
-        f"{_PREFIX}offset": past.offset,
-        f"{_PREFIX}group": group_id,
-        f"{_PREFIX}delivery.count": past.failures + work.failures + 1,
-        f"{_PREFIX}message": failure.message[:MESSAGE_MAX],
-        f"{_OURS}reason": failure.reason,
-        f"{_OURS}exception": failure.exception,
-        f"{_OURS}stack": failure.stack,
-        f"{_OURS}timestamp": past.timestamp,
-        f"{_OURS}first-failed-at": past.first_failed_ms or work.first_failed_ms or now_ms,
-        f"{_OURS}last-failed-at": now_ms,
+        f"{DLQ_ERRORS}topic": past.topic,
+        f"{DLQ_ERRORS}partition": past.partition,
+        f"{DLQ_ERRORS}offset": past.offset,
+        f"{DLQ_ERRORS}group": group_id,
+        f"{DLQ_ERRORS}delivery.count": past.failures + work.failures + 1,
+        f"{DLQ_ERRORS}message": failure.message[:MESSAGE_MAX],
+        f"{DLQ_OWN}reason": failure.reason,
+        f"{DLQ_OWN}exception": failure.exception,
+        f"{DLQ_OWN}stack": failure.stack,
+        f"{DLQ_OWN}timestamp": past.timestamp,
+        f"{DLQ_OWN}first-failed-at": past.first_failed_ms or work.first_failed_ms or now_ms,
+        f"{DLQ_OWN}last-failed-at": now_ms,
     }
-    return _copy(topic, work.record, added)
+    return _copy(topic, work.record, _own_headers(work.record), added)
 
 
 class Letter:
@@ -123,44 +123,44 @@ class Letter:
     @property
     def origin(self) -> str | None:
         """The topic that the record was read from."""
-        return self._text(f"{_PREFIX}topic")
+        return self._text(f"{DLQ_ERRORS}topic")
 
     @property
     def origin_partition(self) -> int | None:
-        return self._number(f"{_PREFIX}partition")
+        return self._number(f"{DLQ_ERRORS}partition")
 
     @property
     def origin_offset(self) -> int | None:
-        return self._number(f"{_PREFIX}offset")
+        return self._number(f"{DLQ_ERRORS}offset")
 
     @property
     def group(self) -> str | None:
-        return self._text(f"{_PREFIX}group")
+        return self._text(f"{DLQ_ERRORS}group")
 
     @property
     def deliveries(self) -> int | None:
-        return self._number(f"{_PREFIX}delivery.count")
+        return self._number(f"{DLQ_ERRORS}delivery.count")
 
     @property
     def message(self) -> str | None:
-        return self._text(f"{_PREFIX}message")
+        return self._text(f"{DLQ_ERRORS}message")
 
     @property
     def reason(self) -> str | None:
-        return self._text(f"{_OURS}reason")
+        return self._text(f"{DLQ_OWN}reason")
 
     @property
     def exception(self) -> str | None:
-        return self._text(f"{_OURS}exception")
+        return self._text(f"{DLQ_OWN}exception")
 
     @property
     def stack(self) -> str | None:
-        return self._text(f"{_OURS}stack")
+        return self._text(f"{DLQ_OWN}stack")
 
     @property
     def last_failed_ms(self) -> int:
         """When the last try failed; the letter's own timestamp if another program wrote it."""
-        return self._number(f"{_OURS}last-failed-at") or self.record.timestamp
+        return self._number(f"{DLQ_OWN}last-failed-at") or self.record.timestamp
 
     @property
     def redrives(self) -> int:
@@ -172,5 +172,5 @@ class Letter:
         return [
             (name, value)
             for name, value in self.record.headers
-            if not name.startswith((_PREFIX, _OURS)) and name != REDRIVES
+            if not name.startswith((DLQ_ERRORS, DLQ_OWN)) and name != REDRIVES
         ]

@@ -22,6 +22,8 @@ DELAY_TIMESTAMP: Final = "tidelog-delay-timestamp"
 """and when it was appended to the delay topic."""
 DELAY_AGAIN: Final = "tidelog-delay-again"
 """Of a record that a leader appended again because its target was away: due, attempt, first offset, first append."""
+DELAY_ORDERS: Final = frozenset({DELIVER_AT, DELAY_MS, DELIVER_TO, CANCEL, DELAY_AGAIN})
+"""What the leaders of delay topics act on."""
 
 DLQ_ERRORS: Final = "__dlq.errors."
 """Prefix of what a dead letter says of its origin and its error (KIP-1191)."""

@@ -20,6 +20,7 @@ from tidelog.proto.records.message_headers import (
     DELAY_DUE,
     DELAY_ID,
     DELAY_MS,
+    DELAY_ORDERS,
     DELAY_TIMESTAMP,
     DELIVER_AT,
     DELIVER_TO,
@@ -36,8 +37,8 @@ AGAIN_FIRST_MS: Final = 1_000
 AGAIN_MAX_MS: Final = 60_000
 """Delays of those attempts; they double."""
 _TIME_MAX: Final = 2**62
-_OURS: Final = frozenset({DELIVER_AT, DELAY_MS, DELIVER_TO, DELAY_AGAIN, DELAY_ID, DELAY_DUE, DELAY_TIMESTAMP})
-_READ: Final = frozenset({DELIVER_AT, DELAY_MS, DELIVER_TO, DELAY_AGAIN, CANCEL, EXPIRES_AT})
+_OURS: Final = DELAY_ORDERS | {DELAY_ID, DELAY_DUE, DELAY_TIMESTAMP}
+_READ: Final = DELAY_ORDERS | {EXPIRES_AT}
 
 
 class Headed(Protocol):

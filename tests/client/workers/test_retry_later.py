@@ -9,7 +9,7 @@ import pytest
 from tidelog import ConsumerRecord, RetryPolicy
 from tidelog.testing import Cluster
 
-from .test_workers import Running, cluster, fill, letters, topic, workers
+from .test_workers import Running, cluster, letters, topic, workers
 
 __all__ = ["cluster", "topic"]
 
@@ -29,7 +29,10 @@ def test_what_fails_comes_again_later_and_ends_as_a_dead_letter_of_its_first_pla
             "message.timestamp.type": "LogAppendTime",
         },
     )
-    fill(cluster, topic, 6, keys=1)
+    orders = [(name, b"0") for name in ("tidelog-deliver-at", "tidelog-cancel", "tidelog-delay-again", "own")]
+    with cluster.producer() as producer:
+        for number in range(6):
+            producer.send(topic, b"%d" % number, b"0", headers=orders if number == 2 else ())
     handled: list[tuple[str, int]] = []
     mended, over = threading.Event(), threading.Event()
 
@@ -39,6 +42,7 @@ def test_what_fails_comes_again_later_and_ends_as_a_dead_letter_of_its_first_pla
         if number == 1 and record.topic == topic:
             raise OSError("not now")
         if number == 2:
+            assert ("own", b"0") in record.headers
             if sum(found == 2 for _, found in handled) == 3:
                 over.set()
             raise OSError("never")
