@@ -10,9 +10,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from tidelog.broker.coordinators.delays.orders import AGAIN, DEAD, Asked, Router, Sent, Target, asked_of, plain_due_ms
+from tidelog.broker.coordinators.delays.orders import (
+    AGAIN,
+    DEAD,
+    Asked,
+    Router,
+    Sent,
+    Target,
+    asked_of,
+    plain_due_ms,
+    size_of,
+)
 from tidelog.broker.coordinators.delays.pending import ENTRIES_MAX, Mark, Pending, Step
 from tidelog.broker.coordinators.delays.reading import DelayLog, NotRead
 from tidelog.broker.coordinators.delays.transaction import Batch, Beginning, DelayTransactions, Refused, Unsettled
@@ -63,10 +74,12 @@ _OF_TRANSACTIONS: Final = frozenset(
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
         ErrorCode.PRODUCER_FENCED,
+        ErrorCode.TRANSACTION_ABORTABLE,
     }
 )
 """Those that say something about the mover's transaction, nothing about the partition."""
@@ -241,8 +254,6 @@ class Mover:
         pending.cancels = 0
         if step is not None:
             await self._deliver(pending, step, sent, now_ms)
-            if len(step.keys) == self._records_max or sum(map(_size, sent)) >= BYTES_MAX // 2:
-                return
         elif pending.scanned - pending.mark.position >= IDLE_OFFSETS:
             idle = pending.idle_step()
             if idle is not None:
@@ -273,7 +284,7 @@ class Mover:
                     if record is None:
                         continue  # somebody has deleted it (DeleteRecords)
                     routed = self._routed(router, record, asked_of(record))
-                    size += _size(routed)
+                    size += size_of(routed)
                     if size > BYTES_MAX and number:
                         count_max = number
                         break
@@ -318,21 +329,22 @@ class Mover:
         """In order, in batches that their topics take."""
         made: list[Batch] = []
         building: dict[TopicPartition, BatchBuilder] = {}
+        builders = {topic: self._builders(topic) for topic in {each.to.topic for each in sent}}
         for each in sent:
             builder = building.get(each.to)
             if builder is None:
-                builder = building[each.to] = self._builder(each.to.topic)
+                builder = building[each.to] = builders[each.to.topic]()
             if builder.append(each.timestamp, each.key, each.value, each.headers) < 0:
                 made.append(Batch(each.to, builder.count, builder.build(is_transactional=True)))
-                builder = building[each.to] = self._builder(each.to.topic)
+                builder = building[each.to] = builders[each.to.topic]()
                 builder.append(each.timestamp, each.key, each.value, each.headers)
         made += [Batch(to, builder.count, builder.build(is_transactional=True)) for to, builder in building.items()]
         return made
 
-    def _builder(self, topic: str) -> BatchBuilder:
+    def _builders(self, topic: str) -> Callable[[], BatchBuilder]:
         target = self._find(topic)
         bytes_max = TopicConfig().max_message_bytes if target is None else target.config.max_message_bytes
-        return BatchBuilder(bytes_max=bytes_max)
+        return partial(BatchBuilder, bytes_max=bytes_max)
 
     def _blame(self, refused: Refused, step: Step, now_ms: int) -> None:
         """Find the record that a partition does not take, by moving fewer at a time; pass over partitions that are
@@ -375,8 +387,6 @@ class Mover:
         if not task.done():
             return pending
         self._rereading = None
-        if task.exception() is not None:
-            return pending
         fresh = task.result()
         fresh.moved(pending.mark)
         # A mark may never go back: what lies between would not be told from what is undone.
@@ -392,11 +402,6 @@ class Mover:
         task, self._rereading = self._rereading, None
         if task is not None:
             task.cancel()
-
-
-def _size(sent: Sent) -> int:
-    headers = sum(len(name) + len(value or b"") + 8 for name, value in sent.headers)
-    return 40 + len(sent.key or b"") + len(sent.value or b"") + headers
 
 
 def _without(target: Target | None, away: dict[TopicPartition, int]) -> Target | None:

@@ -186,6 +186,12 @@ class Sent(NamedTuple):
     """What it is: see below."""
 
 
+def size_of(record: Record | Sent) -> int:
+    """Bytes of a record, about."""
+    headers = sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
+    return 40 + len(record.key or b"") + len(record.value or b"") + headers
+
+
 DELIVERED: Final = "delivered"
 DEAD: Final = "dead"
 AGAIN: Final = "again"

@@ -131,6 +131,8 @@ class Pending:
 
     def _sweep(self) -> None:
         """Take out what was cancelled. Of the forgotten ones, the cancels are found again with them."""
+        if not self._cancelled:
+            return
         left = [key for key in self._heap if offset_of(key) not in self._cancelled]
         self.cancels += len(self._heap) - len(left)
         heapq.heapify(left)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
+from tidelog.broker.coordinators.delays.orders import size_of
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, BrokerEpoch, LeaderEpoch, Offset, TopicIdPartition
 from tidelog.proto.records.batches import split_batches
@@ -20,9 +22,12 @@ SCAN_BYTES: Final = 256 * 1024
 LOOK_UP_BYTES: Final = 64 * 1024
 """How much is read at once for a record that stands soon after the former one; for others one batch."""
 SOON: Final = 1_000
-KEPT_RECORDS: Final = 20_000
-"""Records that were decoded together with those that were wanted, and may be wanted next. At least one batch's are
-kept."""
+KEPT_BYTES: Final = 8 * 1024 * 1024
+"""Memory for records that were decoded together with those that were wanted, and may be wanted next. At least one
+batch's are kept."""
+_RECORD_BYTES: Final = 300
+"""What a record takes beside its content."""
+_offset: Final = attrgetter("offset")
 
 
 class NotRead(Exception):
@@ -36,11 +41,11 @@ class DelayLog:
         self._replicas = replicas
         self._key = key
         self._leader_epoch = leader_epoch
-        self._kept: OrderedDict[int, list[Record]] = OrderedDict()
-        """The records of a batch by the first one's offset."""
+        self._kept: OrderedDict[int, tuple[list[Record], int]] = OrderedDict()
+        """The records of a batch, and their size, by the first one's offset."""
         self._bases: list[int] = []
         """These offsets, sorted."""
-        self._kept_count = 0
+        self._kept_bytes = 0
         self._looked_up = 0
 
     async def scan(self, offset: Offset) -> tuple[list[Record], Offset]:
@@ -69,24 +74,25 @@ class DelayLog:
         record = self._in_kept(offset)
         if record is None and offset >= found.log_start_offset:
             raise NotRead(f"expected a record at {offset}, found none")
-        while self._kept_count > KEPT_RECORDS and len(self._kept) > 1:
-            base, records = self._kept.popitem(last=False)
-            self._kept_count -= len(records)
+        while self._kept_bytes > KEPT_BYTES and len(self._kept) > 1:
+            base, (_, size) = self._kept.popitem(last=False)
+            self._kept_bytes -= size
             del self._bases[bisect_left(self._bases, base)]
         return record
 
     def _in_kept(self, offset: Offset) -> Record | None:
         at = bisect_right(self._bases, offset) - 1
-        records = self._kept[self._bases[at]] if at >= 0 else []
-        index = offset - self._bases[at] if at >= 0 else 0
-        if index < len(records) and records[index].offset == offset:
-            return records[index]
-        return next((record for record in records if record.offset == offset), None)
+        if at < 0:
+            return None
+        records, _ = self._kept[self._bases[at]]
+        index = bisect_left(records, offset, key=_offset)
+        return records[index] if index < len(records) and records[index].offset == offset else None
 
     def _keep(self, records: list[Record]) -> None:
         if records and records[0].offset not in self._kept:
-            self._kept[records[0].offset] = records
-            self._kept_count += len(records)
+            size = sum(map(size_of, records)) + _RECORD_BYTES * len(records)
+            self._kept[records[0].offset] = records, size
+            self._kept_bytes += size
             insort(self._bases, records[0].offset)
 
     async def _fetch(self, offset: Offset, bytes_max: int) -> FetchedPartition:

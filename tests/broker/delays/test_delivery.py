@@ -196,3 +196,23 @@ async def test_a_full_partition_takes_no_more_until_some_are_delivered(
             except TidelogError:
                 assert time.monotonic() < until
                 await asyncio.sleep(0.05)
+
+
+async def test_a_transactional_id_that_has_expired_puts_nothing_off() -> None:
+    expiring = {
+        "transactional.id.expiration.ms": "1",
+        "transaction.remove.expired.transaction.cleanup.interval.ms": "10",
+    }
+    async with AsyncCluster(nodes=1, config=expiring) as cluster:
+        for topic in ("bills", "dlq.later"):
+            await cluster.create_topic(topic, 2, config=OPEN)
+        await cluster.create_topic("later", 1, config=DELAYS)
+        for number in range(1, 3):
+            await send(cluster, (b"%d" % number, {"delay_ms": 0}))
+            found = await read(cluster, "bills", number)
+            assert [record for record in found if record.timestamp != int(told(record)["tidelog-delay-due"])] == []
+            async with cluster.admin() as admin:
+                until = time.monotonic() + BOUND_S
+                while await admin.list_transactions():
+                    assert time.monotonic() < until
+                    await asyncio.sleep(0.02)
