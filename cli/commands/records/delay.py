@@ -184,10 +184,12 @@ def cancel(topic: str, places: tuple[str, ...], key: str | None, read: int, boot
             raise click.UsageError(f"expected PARTITION:OFFSET, such as 0:17, found {place!r}")
         wanted.append((TopicPartition(topic, int(match[1])), int(match[2])))
     outcomes: list[tuple[TopicPartition, int, str]] = []
+    whole = True
     with _opened(bootstrap, topic) as delayed, Producer(bootstrap, **secured()) as producer:
         if key is not None:
-            found, _ = delayed.scan(key.encode(), read)
+            found, whole = delayed.scan(key.encode(), read)
             wanted = [(each.at, each.record.offset) for each in delayed.soonest(found, SHOWN_MAX)]
+            whole = whole and len(wanted) == sum(map(len, found.values()))
         for at, offset in wanted:
             if at not in delayed.marks:
                 raise CommandFailed(f"{at}: expected a partition from 0 to {len(delayed.marks) - 1}")
@@ -204,11 +206,16 @@ def cancel(topic: str, places: tuple[str, ...], key: str | None, read: int, boot
     else:
         for at, offset, told in outcomes:
             say(f"{at} offset {offset}: {told}")
-        if not outcomes:
+        if not outcomes and whole:
             say("nothing with this key is pending")
     left = sum(told != "cancelled" for _, _, told in outcomes)
     if left:
         raise CommandFailed(f"{left} of {count_of(len(outcomes), 'record')} not cancelled for sure")
+    if not whole:
+        raise CommandFailed(
+            f"there may be more with this key: repeat the command, which cancels up to {SHOWN_MAX:,} records at once, "
+            "or read more with --read"
+        )
 
 
 def _refusal(waiting: Waiting | None, mark: Mark) -> str:

@@ -9,7 +9,15 @@ import pytest
 from tidelog.broker.access.reserved import reserving
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import Offset, ProducerEpoch, ProducerId
-from tidelog.proto.calls.group_api import DeleteGroupsRequest, OffsetCommitPartition, OffsetCommitRequest
+from tidelog.proto.calls.consumer_group_api import ConsumerGroupHeartbeatRequest
+from tidelog.proto.calls.group_api import (
+    DeleteGroupsRequest,
+    GroupPartition,
+    JoinGroupRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+)
 from tidelog.proto.calls.request import Request
 from tidelog.proto.calls.transaction_api import (
     AddOffsetsToTxnRequest,
@@ -34,6 +42,9 @@ def requests(transactional_id: str, group: str) -> list[Request[Any]]:
         TxnOffsetCommitRequest("x", group, *WHO, 1, "m", None, (COMMIT,)),
         OffsetCommitRequest(group, 1, "m", None, (COMMIT,)),
         DeleteGroupsRequest((group,)),
+        OffsetDeleteRequest(group, (GroupPartition("t", 0),)),
+        JoinGroupRequest(group, 10_000, 10_000, "m", None, "consumer", ()),
+        ConsumerGroupHeartbeatRequest(group, "m", 0),
     ]
 
 
