@@ -42,6 +42,8 @@ log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 """How late a record may be found that was written for an earlier time than all others."""
+IDLE_S: Final = 5.0
+"""How late it is noticed that the clock was put forward, while nothing comes."""
 RECORDS_MAX: Final = 2_000
 BYTES_MAX: Final = 1024 * 1024
 """Most that one transaction moves, where no single record is larger."""
@@ -260,10 +262,14 @@ class Mover:
                 await self._transactions.commit((), idle.mark)
                 pending.committed(idle)
         due_ms, now_ms = pending.next_due_ms, self._clock.now_ms()
-        if step is None and (due_ms is None or due_ms <= now_ms):  # the clock went back
+        wait_s = IDLE_S if due_ms is None else (due_ms - now_ms) / 1_000
+        if wait_s > 0:
+            await asyncio.sleep(min(wait_s, TICK_S))
+            quiet = step is None and self._rereading is None and wait_s > 2 * TICK_S
+            if quiet and self._partition().last_stable_offset <= pending.scanned:
+                await self._log.grown(pending.scanned, min(wait_s - TICK_S, IDLE_S))
+        elif step is None:  # the clock went back
             await asyncio.sleep(TICK_S)
-        elif due_ms is None or due_ms > now_ms:
-            await asyncio.sleep(TICK_S if due_ms is None else min((due_ms - now_ms) / 1_000, TICK_S))
 
     async def _next(self, pending: Pending, now_ms: int) -> tuple[Step | None, list[Sent]]:
         """Choose what to deliver, of at most :data:`BYTES_MAX`."""

@@ -103,10 +103,14 @@ class DelayLog:
             raise NotRead(answer.error.name)
         return answer
 
-    async def _asked(self, offset: Offset, bytes_max: int) -> FetchedPartition:
+    async def grown(self, offset: Offset, wait_s: float) -> None:
+        """Wait until there is something from ``offset`` on, the partition has another role, or the time is over."""
+        await self._asked(offset, 1, int(wait_s * 1_000))
+
+    async def _asked(self, offset: Offset, bytes_max: int, wait_ms: int = 0) -> FetchedPartition:
         topic_id, partition = self._key
         item = FetchPartition(topic_id, partition, self._leader_epoch, offset, NO_LEADER_EPOCH, Offset(-1), bytes_max)
-        request = FetchRequest(NO_NODE, BrokerEpoch(-1), 0, 0, bytes_max, True, (item,))
+        request = FetchRequest(NO_NODE, BrokerEpoch(-1), wait_ms, 1, bytes_max, True, (item,))
         response = await self._replicas.fetch(request)
         found: Sequence[FetchedPartition] = response.partitions
         if response.error is not ErrorCode.NONE or not found:

@@ -93,6 +93,19 @@ async def test_records_come_when_they_are_due_and_in_that_order(cluster: AsyncCl
     assert letter.value == b"l"
 
 
+async def test_a_leader_with_nothing_to_do_is_woken(cluster: AsyncCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mover, "IDLE_S", 10 * BOUND_S)
+    [node] = cluster.nodes.values()
+    assert node.broker is not None
+    for number in range(1, 3):
+        until = time.monotonic() + BOUND_S
+        while not node.broker.replicas.consuming.waiting:
+            assert time.monotonic() < until, "it never stops looking"
+            await asyncio.sleep(0.01)
+        await send(cluster, (b"%d" % number, {"delay_ms": 0}))
+        await read(cluster, "bills", number)
+
+
 async def test_cancelled_ones_do_not_come(cluster: AsyncCluster) -> None:
     never, after = b"", b""
     async with cluster.producer() as producer:
