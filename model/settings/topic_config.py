@@ -181,6 +181,11 @@ class TopicConfig:
         return DELETE in self.cleanup_policy and not self.delay_enable
 
     @property
+    def moves_delayed(self) -> bool:
+        """Whether leaders move a delay topic's records. Not while a link fills it: those at the source do."""
+        return self.delay_enable and not self.link_name
+
+    @property
     def takes_link(self) -> bool:
         """Whether a link writes this topic, and nobody else may change its logs."""
         return bool(self.link_name) and self.link_state == LINK_ACTIVE

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
 
-from tidelog.broker.coordinators.delays.mover import Counts, Mover, moves
-from tidelog.broker.coordinators.delays.orders import Target
-from tidelog.broker.coordinators.delays.transaction import DelayTransactions, Surroundings
+from tidelog.broker.coordinators.delays.surroundings import Counts, Surroundings
 from tidelog.broker.metadata.dynamic_config import Settings
 from tidelog.broker.metadata.metadata_view import MetadataView
 from tidelog.broker.metadata.reconciler import TopicConfigs
@@ -18,6 +17,10 @@ from tidelog.proto.transport.caller import FrameCaller
 from tidelog.proto.transport.network import Connection, StreamKind
 from tidelog.replication.manager import ReplicaManager
 from tidelog.replication.partition.partition_state import PartitionState
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinators.delays.mover import Mover
+    from tidelog.broker.coordinators.delays.orders import Target
 
 MOVERS_MAX = 10_000
 """Most produce frames under way to another node: one of each mover."""
@@ -64,7 +67,7 @@ class Delays:
     def applied(self, states: Iterable[PartitionState]) -> None:
         """These partitions' roles or settings may have changed. A mover ends by itself once it does not lead."""
         for state in states:
-            if not moves(state.config) or state.leader != self._node_id or self._closed:
+            if not state.config.moves_delayed or state.leader != self._node_id or self._closed:
                 continue
             known = self._movers.get(state.key)
             if known is not None:
@@ -91,6 +94,9 @@ class Delays:
             caller.reset("the node has ended")
 
     def _start(self, state: PartitionState) -> None:
+        from tidelog.broker.coordinators.delays.mover import Mover
+        from tidelog.broker.coordinators.delays.transaction import DelayTransactions
+
         source = TopicPartition(state.topic, state.partition)
         mover = Mover(
             state.key,
@@ -114,6 +120,8 @@ class Delays:
             self._on_fatal(bug)
 
     def _find(self, name: str) -> Target | None:
+        from tidelog.broker.coordinators.delays.orders import Target
+
         image = self._view.image
         topic = image.topic(name)
         if topic is None:

@@ -26,6 +26,7 @@ from tidelog.broker.coordinators.delays.orders import (
 )
 from tidelog.broker.coordinators.delays.pending import ENTRIES_MAX, Mark, Pending, Step
 from tidelog.broker.coordinators.delays.reading import DelayLog, NotRead
+from tidelog.broker.coordinators.delays.surroundings import Counts
 from tidelog.broker.coordinators.delays.transaction import Batch, Beginning, DelayTransactions, Refused, Unsettled
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode
@@ -85,23 +86,6 @@ _OF_TRANSACTIONS: Final = frozenset(
     }
 )
 """Those that say something about the mover's transaction, nothing about the partition."""
-
-
-def moves(config: TopicConfig) -> bool:
-    """Whether leaders of a topic move its records. Not while a link fills it: those at the source do."""
-    return config.delay_enable and not config.link_name
-
-
-class Counts:
-    """What the movers of a node have done."""
-
-    __slots__ = ("again", "cancelled", "dead", "delivered", "failed", "late_ms", "transactions")
-
-    def __init__(self) -> None:
-        self.delivered = self.dead = self.again = self.cancelled = 0
-        self.transactions = self.failed = 0
-        self.late_ms = 0
-        """Sum over the delivered records of how long after their due time the transaction began."""
 
 
 class Mover:
@@ -179,7 +163,7 @@ class Mover:
         leading = None if partition is None else partition.leading
         if partition is None or leading is None or leading.epoch != self.leader_epoch:
             return None
-        return partition if moves(partition.state.config) else None
+        return partition if partition.state.config.moves_delayed else None
 
     def _partition(self) -> Partition:
         partition = self._led()

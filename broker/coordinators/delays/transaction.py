@@ -7,13 +7,12 @@ asks for that id's next epoch: that ends what this one has open, and fences it. 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from tidelog.broker.coordinators.delays.pending import START, Mark
-from tidelog.broker.metadata.metadata_view import MetadataView
-from tidelog.broker.services import Calls
+from tidelog.broker.coordinators.delays.surroundings import Surroundings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import NO_NODE, NodeId, ProducerEpoch, ProducerId, TopicId, TopicPartition, id_text
 from tidelog.model.names import DELAY_PREFIX, GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -26,7 +25,6 @@ from tidelog.proto.calls.group_api import (
 from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.calls.transaction_api import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
 from tidelog.proto.records.batches import set_producer_state
-from tidelog.proto.transport.caller import FrameCaller
 from tidelog.proto.transport.frames import (
     ProducedPartition,
     ProducePartition,
@@ -38,10 +36,8 @@ from tidelog.proto.transport.network import (
     BadFrame,
     CallContext,
     CallTimeout,
-    Connection,
     ConnectionLost,
 )
-from tidelog.replication.manager import ReplicaManager
 
 R = TypeVar("R", bound=Response)
 CALL_TIMEOUT_S: Final = 10.0
@@ -73,23 +69,6 @@ class Batch(NamedTuple):
     to: TopicPartition
     records: int
     data: bytearray
-
-
-class Surroundings(NamedTuple):
-    """What movers need of their node."""
-
-    node_id: NodeId
-    replicas: ReplicaManager
-    view: MetadataView
-    connection: Callable[[NodeId], Connection | None]
-    caller: Callable[[NodeId], FrameCaller | None]
-    """Takes produce frames to another node; ``None`` while its address is not known."""
-    calls: Calls
-    """Of this node's coordinators."""
-    group_partition: Callable[[str], int]
-    transaction_partition: Callable[[str], int]
-    create: Callable[[Iterable[str]], Awaitable[object]]
-    """Makes the coordinators' topics."""
 
 
 class DelayTransactions:

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.coordinators.delays.mover import Counts
+from tidelog.broker.coordinators.delays.surroundings import Counts
 from tidelog.chaos.checkers.delays import DelayedSend, judge_delays
 from tidelog.chaos.checkers.history import Outcome
 from tidelog.chaos.workloads.delays import DelayReader, DelayWriter
