@@ -561,7 +561,11 @@ DELAY_DELIVERED: Final = _own("delay_records_delivered", COUNTER, "Records of de
 DELAY_LATE: Final = _own(
     "delay_lateness_seconds", COUNTER, "Sum over those records of the time from due to the beginning of the move."
 )
-DELAY_CANCELLED: Final = _own("delay_records_cancelled", COUNTER, "Records of delay topics taken out by a cancel.")
+DELAY_CANCELLED: Final = _own(
+    "delay_records_cancelled",
+    COUNTER,
+    "Records of delay topics taken out by a cancel; those that the log still holds count again when it is read again.",
+)
 DELAY_DEAD: Final = _own("delay_records_dead", COUNTER, "Records of delay topics moved to dead letters.")
 DELAY_AGAIN: Final = _own(
     "delay_records_put_off", COUNTER, "Due records appended to their delay topic again, since their target was away."

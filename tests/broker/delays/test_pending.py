@@ -79,6 +79,8 @@ class World:
 
     log: list[Entry] = field(default_factory=list)
     mark: Mark = START
+    start: int = 0
+    """What stood before it has been deleted."""
     delivered: list[int] = field(default_factory=list)
     early: list[int] = field(default_factory=list)
     late_cancels: list[int] = field(default_factory=list)
@@ -97,7 +99,7 @@ class Leader:
         self.skew = skew
         self.entries_max = entries_max
         self.rules = rules
-        self.pending = Pending(world.mark, Offset(0), entries_max)
+        self.pending = Pending(world.mark, Offset(world.start), entries_max)
         self.scan(world.stable if rules.reads_before_it_delivers else 0)
 
     def scan(self, end: int, most: int = 10**9, pending: Pending | None = None) -> None:
@@ -113,7 +115,7 @@ class Leader:
     def step(self, now: int, count_max: int) -> Step | None:
         world, pending = self.world, self.pending
         if pending.runs_dry:
-            fresh = Pending(world.mark, Offset(0), self.entries_max)
+            fresh = Pending(world.mark, Offset(world.start), self.entries_max)
             self.scan(pending.scanned, pending=fresh)
             fresh.moved(world.mark)
             self.pending = pending = fresh
@@ -130,6 +132,13 @@ class Leader:
                 if world.log[offset].due > clock:
                     world.early.append(offset)
         return step
+
+    def idle(self) -> None:
+        """Nothing is due: what need not be read again is deleted."""
+        step = self.pending.idle_step()
+        if step is not None:
+            self.commit(step)
+        self.world.start = max(self.world.start, self.pending.first_live())
 
     def commit(self, step: Step) -> None:
         world = self.world
@@ -156,7 +165,9 @@ def play(seed: int, rules: Rules) -> str:
     wanted: set[int] = set()
     for _ in range(rng.randrange(40, 120)):
         now += rng.randrange(0, 6)
-        match rng.choice(("write", "write", "write", "cancel", "settle", "scan", "step", "step", "die", "late")):
+        match rng.choice(
+            ("write", "write", "write", "cancel", "settle", "scan", "step", "step", "die", "late", "idle")
+        ):
             case "write":
                 # Of another leader's clock than the one that delivers; due at once, soon, or later.
                 due = now + leader.skew + rng.choice((0, 0, 3, 10, 40))
@@ -193,6 +204,8 @@ def play(seed: int, rules: Rules) -> str:
                     leader.pending.given_back(step)
                 else:
                     leader.commit(step)
+            case "idle":
+                leader.idle()
             case "die":
                 leader = Leader(world, rng.randrange(-10, 11), entries_max, rules)
     for entry in world.log:
