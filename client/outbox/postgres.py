@@ -8,22 +8,20 @@ number drawn, then draws a transaction id itself. When every transaction with a 
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import logging
 import time
+import types
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.outbox.rows import DatabaseAwayError, OutboxRow, row_of
 
-try:
+if TYPE_CHECKING:  # loaded with the first outbox: programs that have none need no psycopg
     import psycopg
-except ModuleNotFoundError:
-    raise ModuleNotFoundError(
-        "PostgresOutbox needs a package that is not installed: pip install 'tidelog[postgres]'"
-    ) from None
 
 LOOK_S: Final = 0.05
 """How often to look for new rows. A NOTIFY by each writer would make all commits of the server take turns."""
@@ -35,6 +33,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+def _driver() -> types.ModuleType:
+    """Raises ``ModuleNotFoundError``, which says what to install."""
+    try:
+        return importlib.import_module("psycopg")
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "PostgresOutbox needs a package that is not installed: pip install 'tidelog[postgres]'"
+        ) from None
+
+
 def _connected(
     method: Callable[Concatenate[PostgresOutbox, P], R],
 ) -> Callable[Concatenate[PostgresOutbox, P], R]:
@@ -42,7 +50,7 @@ def _connected(
     def call(self: PostgresOutbox, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return method(self, *args, **kwargs)
-        except psycopg.OperationalError as error:
+        except _driver().OperationalError as error:
             if not self._forget_a_lost_connection():
                 raise
             raise DatabaseAwayError(str(error)) from error
@@ -134,7 +142,7 @@ class PostgresOutbox:
                 "AND tgenabled IN ('O', 'A') AND seqrelid = 'outbox_seq'::regclass AND seqcache = 1 "
                 "AND seqincrement = 1 AND NOT seqcycle"
             ).fetchone()
-        except psycopg.errors.UndefinedTable as error:
+        except _driver().errors.UndefinedTable as error:
             raise IllegalStateError(
                 f"expected the tables of PostgresOutbox.create() in the search path, found none: {error}"
             ) from None
@@ -236,7 +244,7 @@ class PostgresOutbox:
 
     def _connection(self) -> psycopg.Connection:
         if self._open is None:
-            self._open = psycopg.connect(self._conninfo, autocommit=True)
+            self._open = _driver().connect(self._conninfo, autocommit=True)
         return self._open
 
     def _forget_a_lost_connection(self) -> bool:

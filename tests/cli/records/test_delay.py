@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cli.in_process import Tidelog, as_json, runs_commands
+from tests.delay_topics import create_delay_topic
 from tidelog import RecordMetadata, TopicPartition
 from tidelog.testing import Cluster
 
@@ -17,18 +18,7 @@ BOUND_S = 30.0
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(1, transport="grpc") as made:
-        for name in ("bills", "dead"):
-            made.create_topic(name, config={"delay.sources": "later"})
-        made.create_topic(
-            "later",
-            partitions=2,
-            config={
-                "delay.enable": "true",
-                "delay.target": "bills",
-                "delay.dead.letter.topic": "dead",
-                "message.timestamp.type": "LogAppendTime",
-            },
-        )
+        create_delay_topic(made, "later", "dead", partitions=2, delay_target="bills")
         made.create_topic("plain")
         yield made
 

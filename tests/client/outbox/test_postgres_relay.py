@@ -20,7 +20,7 @@ from tidelog.client.errors import IllegalStateError, ProducerFencedError
 from tidelog.testing import Cluster
 
 from . import relay_program
-from .test_relay import sent, statements
+from .test_relay import Running, sent, statements
 
 
 @pytest.fixture
@@ -110,33 +110,23 @@ def test_a_running_relay_connects_again_and_a_second_one_fences_it(
     cluster: Cluster, postgres: Postgres, database: str, name: str
 ) -> None:
     write(database, name, range(3))
-    first, second = relay(cluster, database, name), relay(cluster, database, name)
-    ended: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            first.run()
-        except ProducerFencedError as error:
-            ended.append(error)
-
-    running = threading.Thread(target=run, daemon=True)
-    running.start()
-    deadline = time.monotonic() + 60
-    while first.counts.sent < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    first, second = Running(relay(cluster, database, name)), relay(cluster, database, name)
+    first.wait_for(3)
     postgres.kill()
     postgres.start()
     write(database, name, range(3, 6))
-    while first.counts.sent < 6:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    first.wait_for(6)
     assert second.run(until_empty=True).sent == 0
     write(database, name, range(6, 9))
-    running.join(60)
-    assert ended, "the first one has been replaced"
+    assert isinstance(first.ended(), ProducerFencedError), "it has been replaced"
     relay(cluster, database, name).run(until_empty=True)
     assert Counter(sent(cluster, name)) == Counter(range(9))
+
+
+def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'tidelog\[postgres\]'"):
+        PostgresOutbox("dbname=shop")
 
 
 def test_what_went_wrong_is_said_and_nothing_is_lost(cluster: Cluster, database: str, name: str) -> None:

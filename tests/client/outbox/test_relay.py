@@ -15,7 +15,7 @@ import pytest
 
 from tests.client.workers.test_workers import letters
 from tidelog import OutboxRelay, Producer, SqliteOutbox
-from tidelog.client.errors import IllegalStateError, ProducerFencedError
+from tidelog.client.errors import IllegalStateError, ProducerFencedError, TidelogError
 from tidelog.testing import Cluster
 
 from . import relay_program
@@ -47,6 +47,35 @@ def relay(cluster: Cluster, path: Path, name: str, **options: object) -> OutboxR
     return OutboxRelay(SqliteOutbox(path), cluster.bootstrap, name=name, **options)  # type: ignore[arg-type]
 
 
+class Running:
+    """A relay in a thread."""
+
+    def __init__(self, of: OutboxRelay) -> None:
+        self.relay = of
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.relay.run()
+        except TidelogError as error:
+            self._error = error
+
+    def wait_for(self, count: int) -> None:
+        """Until it has sent so many rows."""
+        deadline = time.monotonic() + 60
+        while self.relay.counts.sent < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def ended(self) -> BaseException | None:
+        """What ended it; nothing if it was told to stop."""
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        return self._error
+
+
 def sent(cluster: Cluster, name: str) -> list[int]:
     return [int(record.value or b"") for record in letters(cluster, f"outbox.event.{name}")]
 
@@ -74,43 +103,23 @@ def test_committed_rows_and_no_others(cluster: Cluster, path: Path, name: str) -
 
 
 def test_a_running_relay_is_woken_and_stopped(cluster: Cluster, path: Path, name: str) -> None:
-    of = relay(cluster, path, name, keep=True)
-    running = threading.Thread(target=of.run, daemon=True)
-    running.start()
+    running = Running(relay(cluster, path, name, keep=True))
     write(path, name, range(3))
-    deadline = time.monotonic() + 60
-    while of.counts.sent < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    of.stop()
-    running.join(60)
-    assert not running.is_alive()
+    running.wait_for(3)
+    running.relay.stop()
+    assert running.ended() is None
     with sqlite3.connect(path) as connection:
         assert connection.execute("SELECT count(*) FROM outbox").fetchone() == (3,), "kept"
 
 
 def test_a_second_relay_fences_the_first(cluster: Cluster, path: Path, name: str) -> None:
     write(path, name, range(3))
-    first = relay(cluster, path, name)
-    ended: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            first.run()
-        except ProducerFencedError as error:
-            ended.append(error)
-
-    running = threading.Thread(target=run, daemon=True)
-    running.start()
-    deadline = time.monotonic() + 60
-    while first.counts.sent < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    first = Running(relay(cluster, path, name))
+    first.wait_for(3)
     second = relay(cluster, path, name, keep=True)
     assert second.run(until_empty=True).sent == 0
     write(path, name, range(3, 6))
-    running.join(60)
-    assert ended, "the first one has been replaced"
+    assert isinstance(first.ended(), ProducerFencedError), "it has been replaced"
     second.run(until_empty=True)
     assert Counter(sent(cluster, name)) == Counter(range(6))
 

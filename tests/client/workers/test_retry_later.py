@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.delay_topics import create_delay_topic
 from tidelog import ConsumerRecord, RetryPolicy
 from tidelog.testing import Cluster
 
@@ -18,17 +19,7 @@ def test_what_fails_comes_again_later_and_ends_as_a_dead_letter_of_its_first_pla
     cluster: Cluster, topic: str
 ) -> None:
     later, back, dead = f"later.{topic}", f"retry.{topic}", f"dlq.{topic}"
-    for name in (back, dead):
-        cluster.create_topic(name, config={"delay.sources": later})
-    cluster.create_topic(
-        later,
-        config={
-            "delay.enable": "true",
-            "delay.targets": back,
-            "delay.dead.letter.topic": dead,
-            "message.timestamp.type": "LogAppendTime",
-        },
-    )
+    create_delay_topic(cluster, later, dead, delay_targets=back)
     orders = [(name, b"0") for name in ("tidelog-deliver-at", "tidelog-cancel", "tidelog-delay-again", "own")]
     with cluster.producer() as producer:
         for number in range(6):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.delay_topics import create_delay_topic
 from tests.kafka.clients.test_clients_transactions import COMMITTED, transactional
 from tests.kafka.kafka_clients import confluent_read
 from tidelog.testing.cluster import Cluster
@@ -18,17 +19,7 @@ def test_a_foreign_client_writes_for_later_and_another_one_reads_it_once(
         topic_name("dead"),
         kafka_cluster.kafka_bootstrap,
     )
-    for target in (bills, dead):
-        kafka_cluster.create_topic(target, config={"delay.sources": later})
-    kafka_cluster.create_topic(
-        later,
-        config={
-            "delay.enable": "true",
-            "delay.target": bills,
-            "delay.dead.letter.topic": dead,
-            "message.timestamp.type": "LogAppendTime",
-        },
-    )
+    create_delay_topic(kafka_cluster, later, dead, delay_target=bills)
     with transactional(bootstrap, later) as producer:
         for commits, values in ((False, [b"never"]), (True, [b"second", b"first"])):
             producer.begin_transaction()
