@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tidelog.client.config import settings
 from tidelog.client.config.assignment import rebalance_protocol
 from tidelog.client.config.connection import ClientConnection, ConnectionSettings
+from tidelog.client.config.priorities import PriorityWeights, check_weights
 from tidelog.model.assignors import ASSIGNORS, Assignor
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, boolean, integer, split_list, text
 
@@ -56,6 +57,7 @@ class ConsumerSettings(ConnectionSettings, total=False):
     fetch_max_bytes: int
     max_partition_fetch_bytes: int
     max_poll_records: int
+    priority_weights: PriorityWeights | None
     check_crcs: bool
     allow_auto_create_topics: bool
     default_api_timeout_ms: int
@@ -123,6 +125,7 @@ class ConsumerConfig(ClientConnection):
     check_crcs: bool = boolean(True, "Check each batch's checksum.")
     allow_auto_create_topics: bool = boolean(True, "Let the cluster create an assigned topic that does not exist.")
     default_api_timeout_ms: int = integer(60_000, "Longest time for calls without a timeout of their own.", at_least=0)
+    priority_weights: PriorityWeights | None = None
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
     interceptor_classes: Sequence[ConsumerInterceptor | Callable[[], ConsumerInterceptor]] = field(default=())
@@ -135,6 +138,7 @@ class ConsumerConfig(ClientConnection):
         OffsetReset.parse(config.auto_offset_reset)
         given = {name.replace(".", "_") for name in values}
         _check_group(config, given)
+        check_weights(config.priority_weights)
         return config
 
     @property

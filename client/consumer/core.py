@@ -32,6 +32,7 @@ from tidelog.client.errors import (
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.fetching.iteration import Iteration
 from tidelog.client.fetching.positions import UNKNOWN, Assignment, PartitionState
+from tidelog.client.fetching.turns import Level
 from tidelog.client.group.consumer_group import ConsumerGroup
 from tidelog.client.group.io_loop import IoLoop
 from tidelog.client.group.polled_group import PolledGroup, Surroundings
@@ -65,7 +66,9 @@ class ConsumerCore:
         self.metrics: Final = ClientMetrics()
         self.lock: Final = threading.Lock()
         self.io_loop: Final = io_loop
-        self.assignment: Final = Assignment(config.reset, from_committed=config.group_id is not None)
+        self.assignment: Final = Assignment(
+            config.reset, config.priority_weights, from_committed=config.group_id is not None
+        )
         self.cluster: Final = Cluster(
             bootstrap,
             config,
@@ -240,25 +243,27 @@ class ConsumerCore:
         passed = False
         while len(out) < count_max:
             with self.lock:
-                state = self._next(raises=not out)
-                if state is None:
+                found = self._next(raises=not out)
+                if found is None:
                     break
+                state, level = found
+                room = min(count_max - len(out), level.credit)
                 if state not in self._last_poll:
                     self._begin_with(state)
                 if state.leftover:
-                    room = count_max - len(out)
                     taken = state.leftover[: -room - 1 : -1]
                     del state.leftover[-room:]
                     if state.leftover:
                         state.position = state.leftover[-1].offset
                     else:
                         state.position = state.leftover_end
-                        self.assignment.pass_turn()
+                        level.pass_turn(state)
+                    level.credit -= len(taken)
                     out += taken
                     continue
                 generation = state.generation
                 batch = state.next_batch()
-                self.assignment.pass_turn()
+                level.pass_turn(state)
             if batch is None:
                 passed = True
                 continue
@@ -273,7 +278,6 @@ class ConsumerCore:
                 if out:
                     break  # return the good records first; the next poll comes back to this batch
                 raise
-            room = count_max - len(out)
             rest = records[room:]
             if rest:
                 rest.reverse()
@@ -284,6 +288,7 @@ class ConsumerCore:
                     state.leftover = rest
                     state.leftover_end = batch.next_offset
                     state.position = rest[-1].offset
+            level.credit -= len(records)
             out += records
         if passed and not out:
             self._on_wake()  # the buffer is empty, though nothing was returned
@@ -322,7 +327,8 @@ class ConsumerCore:
         out: list[ConsumerBatch] = []
         passed = False
         with self.lock:
-            while (state := self._next(raises=not out)) is not None:
+            while (found := self._next(raises=not out)) is not None:
+                state, level = found
                 if state.leftover:  # from an earlier poll(): fetch them again, undecoded
                     state.seek(state.position)
                     continue
@@ -331,7 +337,7 @@ class ConsumerCore:
                 while (batch := state.next_batch()) is not None:
                     out.append(batch)
                 passed = True
-                self.assignment.pass_turn()
+                level.pass_turn(state)
         if passed and not out:
             self._on_wake()
         if out:
@@ -371,11 +377,11 @@ class ConsumerCore:
         if self._uncommitted is not None:
             self._uncommitted.begin_with(state)
 
-    def _next(self, *, raises: bool) -> PartitionState | None:
-        """Return the next partition with data. The lock is held."""
+    def _next(self, *, raises: bool) -> tuple[PartitionState, Level[PartitionState]] | None:
+        """Return the next partition with data, and its level. The lock is held."""
         if raises:
             self.assignment.raise_error()
-        return self.assignment.next_with_data()
+        return self.assignment.turns.next()
 
     # --- what is committed ------------------------------------------------------------------------
 

@@ -25,12 +25,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidelog.client.config.consumer import OffsetReset
+from tidelog.client.config.priorities import PriorityWeights
 from tidelog.client.errors import (
     IllegalStateError,
     LogTruncationError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
+from tidelog.client.fetching.turns import Turns
 from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.model.ids import NO_NODE, NodeId, Offset, TopicId, TopicPartition
 from tidelog.proto.records.batches import Batch
@@ -134,6 +136,11 @@ class PartitionState:
     @property
     def has_data(self) -> bool:
         return bool(self.leftover or self.buffered)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is something for poll."""
+        return self.has_data and not self.paused and not self.withheld
 
     @property
     def lag(self) -> int | None:
@@ -281,13 +288,15 @@ class PartitionState:
 
 
 class Assignment:
-    """The partitions of one consumer, in the order in which poll visits them."""
+    """The partitions of one consumer."""
 
-    def __init__(self, policy: OffsetReset, *, from_committed: bool = False) -> None:
+    def __init__(
+        self, policy: OffsetReset, weights: PriorityWeights | None = None, *, from_committed: bool = False
+    ) -> None:
         self.policy = policy
         self.from_committed = from_committed
         self.partitions: dict[TopicPartition, PartitionState] = {}
-        self._turn: deque[PartitionState] = deque()
+        self.turns: Final = Turns[PartitionState](weights)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Replace the assignment; a partition that stays keeps its position and buffer."""
@@ -305,7 +314,7 @@ class Assignment:
                 else:
                     state.without_position(self.policy)
             self.partitions[at].withheld = False
-        self._turn = deque(self.partitions[at] for at in wanted)
+        self.turns.assign(self.partitions[at] for at in wanted)
 
     def state(self, at: TopicPartition) -> PartitionState:
         """Return a partition's state. Raises ``IllegalStateError`` for one that is not assigned."""
@@ -316,23 +325,10 @@ class Assignment:
 
     @property
     def buffered_bytes(self) -> int:
-        return sum(state.buffered_bytes for state in self._turn)
+        return sum(state.buffered_bytes for state in self.partitions.values())
 
     def raise_error(self) -> None:
         """Raise the error of a failed partition; it stays until a seek."""
-        for state in self._turn:
+        for state in self.partitions.values():
             if state.error is not None and not state.has_data:
                 raise state.error
-
-    def next_with_data(self) -> PartitionState | None:
-        """Return the next partition, in turn, with something for poll."""
-        for _ in range(len(self._turn)):
-            state = self._turn[0]
-            if state.has_data and not state.paused and not state.withheld:
-                return state
-            self._turn.rotate(-1)
-        return None
-
-    def pass_turn(self) -> None:
-        """Give the next partition its turn."""
-        self._turn.rotate(-1)

@@ -108,7 +108,11 @@ CONSUMER_DEFAULTS = {
                 "interceptor_classes",
             },
         ),
-        (ConsumerConfig, CONSUMER_DEFAULTS, {"key_deserializer", "value_deserializer", "interceptor_classes"}),
+        (
+            ConsumerConfig,
+            CONSUMER_DEFAULTS,
+            {"key_deserializer", "value_deserializer", "interceptor_classes", "priority_weights"},
+        ),
     ],
 )
 def test_defaults_are_kafkas(config: Any, defaults: dict[str, Any], own: set[str]) -> None:
