@@ -1,10 +1,12 @@
 """Groups that change their protocol while they have members. Pure.
 
 Source: ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``, ``validateOnlineUpgrade`` and
-``validateOnlineDowngradeWithFencedMembers`` as of Kafka 4.3. Two departures, both so that no partition gets a second
-owner. On the way up, a classic member in the middle of a rebalance also counts as the owner of what it had when it
-joined; Kafka forgets that. On the way down, the record holds what members have, not what the target would give them,
-and names no leader: a coordinator that loads it knows that the group has yet to rebalance.
+``validateOnlineDowngradeWithFencedMembers`` as of Kafka 4.3. Three departures. Two keep a partition from getting a
+second owner: on the way up, a classic member in the middle of a rebalance also counts as the owner of what it had when
+it joined, which Kafka forgets; on the way down, the record holds what members have, not what the target would give
+them, and names no leader, so that a coordinator that loads it knows that the group has yet to rebalance. The third:
+data in an assignment refuses the upgrade only if the assignor is none of Kafka's own, since those never read it. Kafka
+refuses always, and librdkafka's leader copies each member's data from its subscription into its assignment.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from tidelog.groups.state.member import Member
 from tidelog.groups.state.settings import GroupSettings
 from tidelog.groups.state.topics import Topics, metadata_hash
 from tidelog.groups.state.transitions import GroupState
-from tidelog.model.assignors.assignor import Assignment, Subscription
+from tidelog.model.assignors import ASSIGNORS, Assignment, Subscription
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.model.moment import Moment
 from tidelog.proto.calls.group_api import GroupProtocol
@@ -71,10 +73,10 @@ def upgraded(group: Group, settings: GroupSettings, topics: Topics) -> list[Cons
             raise NotUpgradable(
                 f"the subscription or assignment of member {member.member_id} is unreadable: {bad}"
             ) from bad
-        if assignment.user_data:
+        if assignment.user_data and group.protocol not in ASSIGNORS:
             raise NotUpgradable(
-                f"the assignment of member {member.member_id} has data of its assignor, which would be lost: change the"
-                " assignor first"
+                f"the assignment of member {member.member_id} has data of its assignor {group.protocol}, which would be"
+                " lost: change the assignor first"
             )
     return _records(group, topics, said)
 

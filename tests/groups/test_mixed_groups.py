@@ -27,10 +27,12 @@ def desk() -> Desk:
     return found
 
 
-def said(*owned: int, topics: tuple[str, ...] = (TOPIC,)) -> dict[str, bytes]:
+def said(
+    *owned: int, topics: tuple[str, ...] = (TOPIC,), assignor: str = "cooperative-sticky"
+) -> dict[str, bytes]:
     """What a cooperative member joins with."""
     at = tuple(TopicPartition(TOPIC, number) for number in owned)
-    return {"cooperative-sticky": encode_subscription(Subscription(topics, owned=at))}
+    return {assignor: encode_subscription(Subscription(topics, owned=at))}
 
 
 def given(*numbers: int) -> bytes:
@@ -215,17 +217,33 @@ def test_the_policy_decides(policy: MigrationPolicy, upgrade: bool, downgrade: b
     assert (desk.group("h").consumer is None) == downgrade
 
 
-@pytest.mark.parametrize(
-    ("assignment", "reason"),
-    [
-        (b"not an assignment", "unreadable"),
-        (encode_assignment([TopicPartition(TOPIC, 0)], b"mine"), "data of its assignor"),
-    ],
-)
-def test_an_assignment_that_cannot_be_taken_over_is_no_upgrade(desk: Desk, assignment: bytes, reason: str) -> None:
-    member_id, waiter = desk.newcomer(protocols=said())
+WITH_DATA = encode_assignment([TopicPartition(TOPIC, 0)], b"mine")
+
+
+def led(desk: Desk, assignor: str, assignment: bytes) -> str:
+    """A classic group of one member, which gave itself this assignment; its id."""
+    member_id, waiter = desk.newcomer(protocols=said(assignor=assignor))
     desk.settle()
     desk.sync(member_id, desk.answers[waiter].generation_id, {member_id: assignment})
+    return member_id
+
+
+@pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
+def test_data_that_no_assignor_reads_prevents_no_upgrade(desk: Desk, assignor: str) -> None:
+    """librdkafka's leader copies each member's data from its subscription into its assignment."""
+    member_id = led(desk, assignor, WITH_DATA)
+    assert got(desk, desk.come("new", TOPIC)).error is ErrorCode.NONE
+    assert numbers(desk, member_id) == [0]
+
+
+@pytest.mark.parametrize(
+    ("assignor", "assignment", "reason"),
+    [("cooperative-sticky", b"not an assignment", "unreadable"), ("mine", WITH_DATA, "data of its assignor mine")],
+)
+def test_an_assignment_that_cannot_be_taken_over_is_no_upgrade(
+    desk: Desk, assignor: str, assignment: bytes, reason: str
+) -> None:
+    member_id = led(desk, assignor, assignment)
     answer = got(desk, desk.come("new", TOPIC))
     assert answer.error is ErrorCode.GROUP_ID_NOT_FOUND
     assert reason in answer.error_message
