@@ -27,7 +27,7 @@ from tidelog.broker.metadata.controller_registration import register_controller
 from tidelog.broker.metadata.lifecycle import RegistrationRefused
 from tidelog.broker.metadata.lifecycle_state import BrokerStanding
 from tidelog.broker.metadata.metadata_view import MetadataView, RemoteFeed
-from tidelog.broker.metrics import CONTENT_TYPE, MetricsPage
+from tidelog.broker.metrics_page import CONTENT_TYPE, MetricsPage
 from tidelog.broker.node.audit_file import AuditFile, AuditWriter
 from tidelog.broker.node.audit_topic import AuditQueue
 from tidelog.broker.node.broker_role import BrokerRole
