@@ -23,8 +23,8 @@ REASON_CHARS_MAX: Final = 600
 class Position:
     """The link's position. ``offset``: before it, the target equals the source. ``epoch``: the source's leader epoch of
     the last batch before it, -1 if there is none. ``source_end``: the source's high watermark at ``told_ms``.
-    ``level_ms``: when nothing was left to fetch. Both times are in milliseconds since 1970. ``reason``: why the link
-    has stopped here, or ""."""
+    ``level_ms``: when nothing was left to fetch. ``reason``: why the link has stopped here, or "". ``copied_ms``: when
+    nothing was left to fetch, before groups' commits were copied with success. Times are in milliseconds since 1970."""
 
     offset: int
     epoch: int
@@ -33,6 +33,7 @@ class Position:
     told_ms: int
     level_ms: int
     reason: str = ""
+    copied_ms: int = 0
 
     @property
     def lag(self) -> int:

@@ -130,6 +130,7 @@ class Follower:
         self.target_start = -1
         self.level_ms = now_ms() if kept is None else kept.level_ms
         self.told_ms = now_ms()
+        self.copied_ms = 0 if kept is None else kept.copied_ms
         self.imported = 0
         if kept is not None and kept.source_id != source_id:
             self.replaced()
@@ -140,6 +141,11 @@ class Follower:
     def ready(self) -> bool:
         """Whether it can be fetched."""
         return self.state is State.KNOWN and self.leader.leader >= 0 and self.checked == self.leader.leader_epoch
+
+    @property
+    def is_level(self) -> bool:
+        """Whether nothing was left to fetch at ``level_ms``, nor since."""
+        return self.state is State.KNOWN and 0 <= self.source_end <= self.position
 
     @property
     def needs_preparation(self) -> bool:
@@ -157,7 +163,9 @@ class Follower:
         if not self._found:
             kept = self.kept
             offset, epoch, source_id = (0, -1, source_id) if kept is None else (kept.offset, kept.epoch, kept.source_id)
-        return Position(offset, epoch, source_id, self.source_end, self.told_ms, self.level_ms, self.reason)
+        return Position(
+            offset, epoch, source_id, self.source_end, self.told_ms, self.level_ms, self.reason, self.copied_ms
+        )
 
     def forget(self, trouble: str) -> None:
         """Forget the position: the target's log may have grown by unknown records, or lost something."""

@@ -114,9 +114,13 @@ class LinkRunner:
         self._lead(cluster)
         await self._move_starts()
         ends = {at: one.position for at, one in self._followers.items() if one.state is State.KNOWN}
+        level = [(one, one.level_ms) for one in self._followers.values() if one.is_level]
         problems = await copy_offsets(self._admin, self._source, self._definition, ends)
         for group, problem in problems.items():
             self._say(f"group {group}", problem)
+        if not problems:
+            for one, level_ms in level:
+                one.copied_ms = level_ms
         await self._keep_positions()
 
     async def _choose(self, kept: Kept, cluster: SourceCluster) -> None:

@@ -122,7 +122,7 @@ async def status_of(admin: LinkAdmin, name: str) -> LinkStatus:
 
 
 async def level_status(admin: LinkAdmin, name: str, seconds: float) -> LinkStatus:
-    """Return :func:`status_of` once the running link reports, later than now, that nothing was left to fetch. Raises
+    """Return :func:`status_of` once everything is here that the source has now, records and groups' commits. Raises
     :class:`LinkError` if that takes longer than ``seconds``, or is impossible."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
@@ -133,15 +133,23 @@ async def level_status(admin: LinkAdmin, name: str, seconds: float) -> LinkStatu
         if stopped:
             raise LinkError(f"{stopped[0]}: {found.positions[stopped[0]].reason}")
         places = [at for topic in found.topics.values() for at in topic.places]
-        behind = [at for at in places if at not in found.positions or found.positions[at].level_ms <= asked_ms]
+        behind = lagging(found.positions, places, asked_ms)
         if not behind:
             return found
         if loop.time() >= deadline:
             raise LinkError(
                 f"expected link {name} to be level within {seconds:g} s, found {len(behind)} of {len(places)} "
-                f"partitions behind, such as {behind[0]}: is `tidelog links run {name}` running?"
+                f"partitions, or commits of groups there, behind, such as {behind[0]}: is `tidelog links run {name}` "
+                "running, and what does it say?"
             )
         await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def lagging(
+    positions: Mapping[TopicPartition, Position], places: Iterable[TopicPartition], since_ms: int
+) -> list[TopicPartition]:
+    """Return the partitions of which records or groups' commits that the source had at ``since_ms`` may be missing."""
+    return [at for at in places if at not in positions or positions[at].copied_ms <= since_ms]
 
 
 # --- Promoting ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tidelog.client.links.definition import LinkDefinition, LinkError, define
 from tidelog.client.links.following import PARTITION_BYTES_MAX, Between, Follower, Stop
 from tidelog.client.links.kafka_connection import SourceLost, SourceRefused
 from tidelog.client.links.linked import LINK_NAME, LINK_SOURCE, LINK_STATE, LinkAdmin, TargetTopic
-from tidelog.client.links.managing import SEAL_S, Promotion, promote, seal
+from tidelog.client.links.managing import SEAL_S, Promotion, lagging, promote, seal
 from tidelog.client.links.source import Source, SourceCluster
 from tidelog.model.settings.topic_config import LINK_ACTIVE, LINK_STOPPED
 
@@ -43,7 +43,7 @@ async def drain(admin: LinkAdmin, old: LinkAdmin, name: str, topics: Collection[
     fenced = await fence(old, definition, chosen)
     try:
         async with asyncio.timeout(seconds):
-            await _brought(admin, old, fenced.values())
+            await _brought(admin, definition, old, fenced.values())
     except TidelogError:
         await unfence(old, fenced.values())
         raise
@@ -68,7 +68,9 @@ def _begun(link: str, topics: Iterable[str], more: str = "") -> LinkError:
     )
 
 
-async def _brought(admin: LinkAdmin, old: LinkAdmin, fenced: Collection[TargetTopic]) -> None:
+async def _brought(
+    admin: LinkAdmin, definition: LinkDefinition, old: LinkAdmin, fenced: Collection[TargetTopic]
+) -> None:
     places = [at for topic in fenced for at in topic.places]
     while True:
         known = await old.describe_producers(places)
@@ -80,7 +82,13 @@ async def _brought(admin: LinkAdmin, old: LinkAdmin, fenced: Collection[TargetTo
     while True:
         here = await admin.list_offsets({at: OffsetSpec.latest() for at in places})
         if all(here[at].offset >= ends[at] for at in places):
-            return
+            break
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    asked_ms, names = admin.cluster.clock.now_ms(), {topic.name for topic in fenced}
+    while lagging(await admin.positions(definition), places, asked_ms):
+        linked = await admin.linked_topics(definition)
+        if not all(linked[name].takes_link for name in names & linked.keys()):
+            return  # a promotion has begun; the link copies nothing more
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 

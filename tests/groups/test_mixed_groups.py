@@ -27,9 +27,7 @@ def desk() -> Desk:
     return found
 
 
-def said(
-    *owned: int, topics: tuple[str, ...] = (TOPIC,), assignor: str = "cooperative-sticky"
-) -> dict[str, bytes]:
+def said(*owned: int, topics: tuple[str, ...] = (TOPIC,), assignor: str = "cooperative-sticky") -> dict[str, bytes]:
     """What a cooperative member joins with."""
     at = tuple(TopicPartition(TOPIC, number) for number in owned)
     return {assignor: encode_subscription(Subscription(topics, owned=at))}

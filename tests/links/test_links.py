@@ -204,12 +204,14 @@ def test_a_changed_record_is_found_wherever_it_is(counts: list[int], data: st.Da
 
 
 def test_a_position_reads_back_and_fits_into_a_committed_offset() -> None:
-    one = Position(5, 2, "aa", 9, 100, 90, "ü" * 5_000)
+    one = Position(5, 2, "aa", 9, 100, 90, "ü" * 5_000, 80)
     assert len(one.metadata.encode()) < 4_096
     assert read_position(5, 2, one.metadata) == replace(one, reason="ü" * 600)
     assert (one.lag, one.lag_ms(100)) == (4, 10)
     assert read_position(5, 2, "of somebody else") is None
     assert read_position(5, 2, "{}") is None
+    older = '{"source_id": "aa", "source_end": 9, "told_ms": 100, "level_ms": 90, "reason": ""}'
+    assert read_position(5, 2, older) == Position(5, 2, "aa", 9, 100, 90)
 
 
 def target(name: str, **values: str) -> TargetTopic:

@@ -133,7 +133,7 @@ def list_links(bootstrap: str, as_json: bool) -> None:
     "--until-level",
     type=click.FloatRange(min=0),
     metavar="SECONDS",
-    help="Wait up to this long until nothing is left to fetch; else exit code 1.",
+    help="Wait up to this long until all records and groups' commits are here; else exit code 1.",
 )
 @cluster_options
 def status(name: str, until_level: float | None, bootstrap: str, as_json: bool) -> None:
