@@ -19,8 +19,6 @@ from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.cluster.metadata import PartitionView, TopicView
 from tidelog.client.config.consumer import ConsumerConfig
 from tidelog.client.errors import (
-    BrokerNotAvailableError,
-    RequestTimedOutError,
     TidelogError,
     UnknownTopicOrPartitionError,
     WrongAddressError,
@@ -475,13 +473,15 @@ class Fetcher:
     async def _reset(self, states: list[PartitionState], generations: dict[TopicPartition, int]) -> None:
         """Look up the offsets that the partitions' reset policies require."""
         wanted = {}
-        for state in states:
-            reset = state.reset
-            assert reset is not None
-            if reset.kind == "by_duration":
-                wanted[state.at] = self._clock.now_ms() - reset.duration_ms
-            else:
-                wanted[state.at] = EARLIEST_TIMESTAMP if reset.kind == "earliest" else LATEST_TIMESTAMP
+        with self._lock:
+            for state in states:
+                reset = state.reset
+                if reset is None or state.generation != generations[state.at]:
+                    continue  # another thread has set a position meanwhile
+                if reset.kind == "by_duration":
+                    wanted[state.at] = self._clock.now_ms() - reset.duration_ms
+                else:
+                    wanted[state.at] = EARLIEST_TIMESTAMP if reset.kind == "earliest" else LATEST_TIMESTAMP
         try:
             found = await self._offsets(wanted)
         except TidelogError as error:
@@ -545,25 +545,30 @@ class Fetcher:
         )
         code = ErrorCode.NETWORK_EXCEPTION
         answer = None
+        failure: TidelogError | None = None
         leader: NodeId = view.leader
         epoch = view.leader_epoch
         try:
             response = await self._cluster.call(request, timeout_ms=self._config.request_timeout_ms, node=leader)
             answer = response.results[0] if response.results else None
             code = answer.error if answer is not None else code
-        except (BrokerNotAvailableError, RequestTimedOutError) as error:
+        except TidelogError as error:
             log.debug("%s: position not validated yet: %s", state.at, error)
+            failure = None if error.retriable else error
         with self._lock:
             if state.generation != generation:
                 return
             state.asking = False
-            if answer is None or code is not ErrorCode.NONE:
+            if failure is not None:
+                state.error = failure
+            elif answer is None or code is not ErrorCode.NONE:
                 self._retry(state, code, self._clock.monotonic_ms())
                 return
-            state.failures = 0
-            state.validated_epoch = epoch
-            if answer.end_offset == UNKNOWN or answer.end_offset < state.fetch_offset:
-                self._diverged(state, answer.leader_epoch, answer.end_offset)
+            else:
+                state.failures = 0
+                state.validated_epoch = epoch
+                if answer.end_offset == UNKNOWN or answer.end_offset < state.fetch_offset:
+                    self._diverged(state, answer.leader_epoch, answer.end_offset)
         self._on_data()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
@@ -22,11 +23,13 @@ from tidelog.client.errors import (
     UnknownTopicOrPartitionError,
     WakeupError,
 )
+from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.record import ConsumerRecord
 from tidelog.proto.records.batches import Batch
 from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
 
 ONE = TopicPartition("one", 0)
+OTHER = TopicPartition("t", 1)
 
 
 def consumer(cluster: ScriptedCluster, **settings: Any) -> Consumer:
@@ -130,6 +133,25 @@ async def test_where_a_consumer_starts(cluster: ScriptedCluster, reset: str, exp
     async with c:
         c.assign([ONE])
         assert await c.position(ONE) == expected
+
+
+async def test_a_seek_right_before_offsets_are_looked_up_leaves_other_partitions_alone(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another thread does it: after the fetcher has decided to look up, before the request is built."""
+    fill(cluster, 30)
+    spawn = Fetcher._spawn
+    async with consumer(cluster) as c:
+
+        def spawn_after_a_seek(fetcher: Fetcher, work: Coroutine[Any, Any, None]) -> None:
+            monkeypatch.setattr(Fetcher, "_spawn", spawn)
+            c.seek(ONE, 17)
+            spawn(fetcher, work)
+
+        monkeypatch.setattr(Fetcher, "_spawn", spawn_after_a_seek)
+        c.assign([ONE, OTHER])
+        async with asyncio.timeout(10):
+            assert (await c.position(ONE), await c.position(OTHER)) == (17, 0)
 
 
 async def test_by_duration_shorter_than_the_last_record_is_old_starts_at_the_end(cluster: ScriptedCluster) -> None:
