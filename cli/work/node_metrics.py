@@ -8,8 +8,6 @@ import ipaddress
 import re
 import ssl
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -86,12 +84,8 @@ def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
 def read_page(url: str, context: ssl.SSLContext | None, settings: Mapping[str, Any] = MappingProxyType({})) -> Page:
     """Fetch a page. ``settings``: the client's, for logging in if the page requires it. Raises :class:`PageUnread`."""
     began, began_s = time.monotonic(), time.time()
-    handlers = [] if context is None else [urllib.request.HTTPSHandler(context=context)]
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), *handlers
-    )  # a proxy from the environment is not meant for one's own nodes
     try:
-        body = _body(opener, url, settings)
+        body = _body(url, context, settings)
     except (OSError, http.client.HTTPException, LoginRefused, ConfigError) as error:
         raise PageUnread(f"{url}: {error}") from None
     if len(body) > PAGE_BYTES_MAX:
@@ -100,20 +94,34 @@ def read_page(url: str, context: ssl.SSLContext | None, settings: Mapping[str, A
     return Page(began_s + took_s / 2, took_s, parse(body.decode("utf-8", "replace"), url))
 
 
-def _body(opener: urllib.request.OpenerDirector, url: str, settings: Mapping[str, Any]) -> bytes:
-    try:
-        with opener.open(url, timeout=TIMEOUT_S) as answer:
-            return bytes(answer.read(PAGE_BYTES_MAX + 1))
-    except urllib.error.HTTPError as error:
-        with error:
-            asks = error.headers.get("WWW-Authenticate", "") if error.code == HTTPStatus.UNAUTHORIZED else ""
-            said = error.read(PAGE_BYTES_MAX).decode("utf-8", "replace").strip()
+def _body(url: str, context: ssl.SSLContext | None, settings: Mapping[str, Any]) -> bytes:
+    status, asks, body = _get(url, context)
+    if status == HTTPStatus.UNAUTHORIZED:
         shown = _authorization(asks.partition(" ")[0].lower(), url, settings)
-        if shown is None:
-            raise PageUnread(f"{url}: {error.code} {error.reason}: {said[:200]}") from None
-    asked = urllib.request.Request(url, headers={"Authorization": shown})
-    with opener.open(asked, timeout=TIMEOUT_S) as answer:
-        return bytes(answer.read(PAGE_BYTES_MAX + 1))
+        if shown is not None:
+            status, _, body = _get(url, context, shown)
+    if status != HTTPStatus.OK:
+        said = body.decode("utf-8", "replace").strip()
+        raise PageUnread(f"{url}: {status} {http.client.responses.get(status, '')}: {said[:200]}")
+    return body
+
+
+def _get(url: str, context: ssl.SSLContext | None, authorization: str | None = None) -> tuple[int, str, bytes]:
+    """Return status, what the page asks for, and the body. No proxy from the environment is asked for one's own
+    nodes."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        if parts.scheme == "http"
+        else http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+    )
+    try:
+        connection.request("GET", parts.path, headers={} if authorization is None else {"Authorization": authorization})
+        answer = connection.getresponse()
+        return answer.status, answer.headers.get("WWW-Authenticate", ""), answer.read(PAGE_BYTES_MAX + 1)
+    finally:
+        connection.close()
 
 
 def _authorization(scheme: str, url: str, settings: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,8 @@ The written formats are those of Kafka's Java classes: gzip with its usual heade
 ``org.xerial.snappy.SnappyOutputStream``; LZ4 frames of independent 64 KiB blocks without a content size
 (``Lz4BlockOutputStream``); zstd frames. The reader also accepts several gzip members, a raw snappy block (other clients
 write those), and zstd frames with and without a content size.
+
+The libraries are loaded by the first batch that needs them: they take 2 MB, and many programs never see one.
 """
 
 from __future__ import annotations
@@ -12,9 +14,6 @@ import enum
 import struct
 import zlib
 from typing import Final
-
-import cramjam
-import lz4.frame
 
 from tidelog.model.buffer import Buffer
 from tidelog.proto.records.corrupt_batch import CorruptBatch
@@ -62,9 +61,13 @@ class Compression(enum.IntEnum):
 def compress(kind: Compression, data: Buffer) -> bytes:
     """Compress the records of one batch with the codec's default level."""
     if kind is Compression.LZ4:
+        import lz4.frame
+
         compressed: bytes = lz4.frame.compress(data, block_linked=False, store_size=False)
         return compressed
     if kind is Compression.ZSTD:
+        import cramjam
+
         return bytes(cramjam.zstd.compress(data))
     if kind is Compression.SNAPPY:
         return _compress_snappy(data)
@@ -82,14 +85,12 @@ def decompress(kind: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED
     try:
         if kind is Compression.LZ4:
             return _decompress_lz4(data, bytes_max)
-        if kind is Compression.ZSTD:
-            return _decompress_zstd(data, bytes_max)
-        if kind is Compression.SNAPPY:
-            return _decompress_snappy(data, bytes_max)
+        if kind in (Compression.ZSTD, Compression.SNAPPY):
+            return _decompress_by_cramjam(kind, data, bytes_max)
         if kind is Compression.GZIP:
             return _decompress_gzip(data, bytes_max)
-    except (zlib.error, cramjam.DecompressionError, RuntimeError, EOFError, struct.error) as error:
-        raise CorruptBatch(f"expected {kind.kafka_name} data, found {len(data)} bytes that are not: {error}") from None
+    except (zlib.error, RuntimeError, EOFError, struct.error) as error:
+        raise _unlike(kind, data, error) from None
     if len(data) > bytes_max:
         raise _too_large(kind, bytes_max)
     return bytes(data)
@@ -97,6 +98,19 @@ def decompress(kind: Compression, data: Buffer, *, bytes_max: int = DECOMPRESSED
 
 def _too_large(kind: Compression, bytes_max: int) -> UnpacksTooLarge:
     return UnpacksTooLarge(f"expected {kind.kafka_name} data of at most {bytes_max} bytes unpacked, found more")
+
+
+def _unlike(kind: Compression, data: Buffer, error: Exception) -> CorruptBatch:
+    return CorruptBatch(f"expected {kind.kafka_name} data, found {len(data)} bytes that are not: {error}")
+
+
+def _decompress_by_cramjam(kind: Compression, data: Buffer, bytes_max: int) -> bytes:
+    import cramjam
+
+    try:
+        return (_decompress_zstd if kind is Compression.ZSTD else _decompress_snappy)(data, bytes_max)
+    except cramjam.DecompressionError as error:
+        raise _unlike(kind, data, error) from None
 
 
 def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
@@ -118,6 +132,8 @@ def _decompress_gzip(data: Buffer, bytes_max: int) -> bytes:
 
 
 def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
+    import lz4.frame
+
     frame = lz4.frame.LZ4FrameDecompressor()
     out: bytes = frame.decompress(data, max_length=bytes_max + 1)
     if len(out) > bytes_max:
@@ -130,6 +146,8 @@ def _decompress_lz4(data: Buffer, bytes_max: int) -> bytes:
 
 
 def _compress_snappy(data: Buffer) -> bytes:
+    import cramjam
+
     view = memoryview(data)
     out: list[bytes] = [_SNAPPY_HEADER]
     for start in range(0, len(view), _SNAPPY_BLOCK_BYTES):
@@ -161,6 +179,8 @@ def _decompress_snappy(data: Buffer, bytes_max: int) -> bytes:
 
 
 def _decompress_snappy_block(block: memoryview, room: int, bytes_max: int) -> bytes:
+    import cramjam
+
     size = cramjam.snappy.decompress_raw_len(block)
     if size > room:
         raise _too_large(Compression.SNAPPY, bytes_max)
@@ -170,6 +190,8 @@ def _decompress_snappy_block(block: memoryview, room: int, bytes_max: int) -> by
 
 
 def _decompress_zstd(data: Buffer, bytes_max: int) -> bytes:
+    import cramjam
+
     view = memoryview(data)
     bound = _zstd_bound(view)
     out = bytearray(min(bound, bytes_max))
