@@ -80,6 +80,7 @@ _COMMANDS: Final = {
     "produce": ("records.produce:produce", "Send lines from a file or standard input as records."),
     "consume": ("records.consume:consume", "Print the records of a topic."),
     "dlq": ("records.dlq:dlq", "Inspect, redrive and delete dead letters."),
+    "trace": ("records.trace:trace", "Show what became of a message, from topic to topic."),
     "delay": ("records.delay:delay", "Show what waits in a delay topic; cancel it."),
     "verifiable-producer": (
         "records.verifiable:verifiable_producer",

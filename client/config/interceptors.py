@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tidelog.model.settings.config_def import ConfigError
 
 if TYPE_CHECKING:
-    from tidelog.client.delivery import RecordMetadata
+    from tidelog.client.delivery import Callback, RecordMetadata
     from tidelog.client.group_types import Offsets
     from tidelog.client.record import ConsumerRecord
+    from tidelog.proto.records.walk import RecordHeaders
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,11 @@ class ProducerInterceptor(Interceptor):
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """Receive a record in the sending thread, before serialization; the producer sends the returned one."""
         return record
+
+    def on_serialized(self, record: ProducerRecord) -> tuple[RecordHeaders, Callback | None]:
+        """Receive the record as it will be written, with key and value in bytes. Return headers to add, and what to
+        call with its outcome, as ``on_delivery`` is called. A ``send()`` that raises afterwards has no outcome."""
+        return (), None
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
         """Receive a record's outcome. Runs on the producer's IO thread or loop, so it must be quick."""

@@ -282,11 +282,13 @@ class ProducerCore:
             record = passed_through(self.interceptors, record, lambda each, sent: each.on_send(sent))
             topic, value, key, headers = record.topic, record.value, record.key, record.headers
             partition, timestamp_ms = record.partition, record.timestamp
-            on_delivery = self._acknowledging(on_delivery)
         if not topic:
             raise InvalidTopicError("expected a topic name, found an empty one")
         raw_key = serialize(self.config.key_serializer, topic, key, "key")
         raw_value = serialize(self.config.value_serializer, topic, value, "value")
+        if self.interceptors:
+            ready = ProducerRecord(topic, raw_value, raw_key, headers or (), partition, timestamp_ms)
+            headers, on_delivery = self._serialized(ready, on_delivery)
         if headers:
             _check_headers(headers)
         if partition is not None and partition < 0:
@@ -526,15 +528,26 @@ class ProducerCore:
                 f"expected a record of at most buffer_memory = {self.config.buffer_memory} bytes, found {size}"
             )
 
-    def _acknowledging(self, callback: Callback | None) -> Callback:
+    def _serialized(self, record: ProducerRecord, callback: Callback | None) -> tuple[Headers, Callback]:
+        """Return the record's headers with those that interceptors add, and what to call with its outcome."""
         interceptors = self.interceptors
+        headers = [*record.headers]
+        outcomes: dict[ProducerInterceptor, Callback] = {}
+
+        def serialized(each: ProducerInterceptor) -> None:
+            added, outcome = each.on_serialized(record)
+            headers.extend(added)
+            if outcome is not None:
+                outcomes[each] = outcome
 
         def acknowledge(metadata: RecordMetadata | None, error: BaseException | None) -> None:
             tell(interceptors, lambda each: each.on_acknowledgement(metadata, error))
+            tell(outcomes, lambda each: outcomes[each](metadata, error))
             if callback is not None:
                 callback(metadata, error)
 
-        return acknowledge
+        tell(interceptors, serialized)
+        return headers, acknowledge
 
 
 def now_ns_of(clock: Clock) -> Callable[[], int]:

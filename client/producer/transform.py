@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 from tidelog.client.background import BackgroundLoop
 from tidelog.client.cluster.backoff import Backoff
 from tidelog.client.config.interceptors import ProducerRecord
-from tidelog.client.config.trace_context import handling
+from tidelog.client.config.trace_context import Tracer, handling, traced
 from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.consumer.consumer import AsyncConsumer
 from tidelog.client.errors import ConfigError, TidelogError
@@ -65,6 +65,7 @@ class _Plan:
         transactional_id: str | None,
         consumer_settings: dict[str, Any] | None,
         producer_settings: dict[str, Any] | None,
+        tracer: Tracer | None,
         rng: random.Random | None,
     ) -> None:
         self.rng: Final = rng or random.Random()
@@ -76,7 +77,9 @@ class _Plan:
             raise ConfigError(f"{name}: leave it out; Transform needs {_FIXED[name]}")
         self.consumer_settings: Final = {"auto_offset_reset": "earliest", **given, **_FIXED, "group_id": group_id}
         name = transactional_id or f"{group_id}-{given.get('group_instance_id') or f'{self.rng.getrandbits(64):016x}'}"
-        self.producer_settings: Final = {**(producer_settings or {}), "transactional_id": name}
+        self.producer_settings: Final = {**traced(producer_settings, tracer), "transactional_id": name}
+        self.tracer: Final = tracer
+        self.group_id: Final = group_id
         self._aborted_in_a_row = 0
 
     def committed(self, read: int, written: int) -> None:
@@ -123,12 +126,15 @@ class _Transform(Generic[F]):
         transactional_id: str | None = None,
         consumer_settings: dict[str, Any] | None = None,
         producer_settings: dict[str, Any] | None = None,
+        tracer: Tracer | None = None,
         _network: Network | None = None,
         _background: BackgroundLoop | None = None,
         _clock: Clock | None = None,
         _rng: random.Random | None = None,
     ) -> None:
-        self._plan = _Plan(function, topics, group_id, transactional_id, consumer_settings, producer_settings, _rng)
+        self._plan = _Plan(
+            function, topics, group_id, transactional_id, consumer_settings, producer_settings, tracer, _rng
+        )
         self._bootstrap = bootstrap_servers
         inside = {"_network": _network, "_background": _background, "_clock": _clock, "_rng": _rng}
         self._inside: dict[str, Any] = {name: given for name, given in inside.items() if given is not None}
@@ -183,7 +189,7 @@ class AsyncTransform(_Transform[Callable[[ConsumerRecord], Outputs | Awaitable[O
         written = 0
         async with producer.transaction(consumer=consumer):
             for record in records:
-                with handling(record):
+                with handling(record, self._plan.tracer, self._plan.group_id):
                     outputs = self._plan.function(record)
                     if inspect.isawaitable(outputs):
                         outputs = await outputs
@@ -207,8 +213,9 @@ class Transform(_Transform[Callable[[ConsumerRecord], Outputs]]):
 
     Programs that run at the same time need different ``transactional_id``; the default combines the group and
     ``group_instance_id``, or is random. A new group starts at the beginning of the topics, unless
-    ``consumer_settings`` say otherwise. ``run()`` ends after :meth:`stop`, or with an error: the function's own, or
-    one that a retry does not fix (``ProducerFencedError`` …). Run it again, and it goes on where it was.
+    ``consumer_settings`` say otherwise. ``tracer`` keeps what becomes of the records. ``run()`` ends after
+    :meth:`stop`, or with an error: the function's own, or one that a retry does not fix (``ProducerFencedError`` …).
+    Run it again, and it goes on where it was.
     """
 
     def run(self) -> TransformCounts:
@@ -236,7 +243,7 @@ class Transform(_Transform[Callable[[ConsumerRecord], Outputs]]):
         written = 0
         with producer.transaction(consumer=consumer):
             for record in records:
-                with handling(record):
+                with handling(record, self._plan.tracer, self._plan.group_id):
                     for output in _records(self._plan.function(record)):
                         producer.send(output.topic, output.value, output.key, **_arguments(output))
                         written += 1

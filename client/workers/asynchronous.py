@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from tidelog.client.config.trace_context import Tracer
 from tidelog.client.consumer.consumer import AsyncConsumer
 from tidelog.client.errors import (
     CommitFailedError,
@@ -49,6 +50,7 @@ class AsyncWorkers:
         dead_letters: str | None = None,
         deduplicate: Deduplicate | None = None,
         time_to_live: TimeToLive | None = None,
+        tracer: Tracer | None = None,
         in_flight_max: int = 1_000,
         drain_timeout: float = 30.0,
         consumer_settings: dict[str, Any] | None = None,
@@ -59,7 +61,7 @@ class AsyncWorkers:
     ) -> None:
         self._plan = Plan(
             handler, topics, group_id, workers, ordered_by, retry, dead_letters, deduplicate, time_to_live,
-            in_flight_max, drain_timeout, consumer_settings, producer_settings, _clock, _rng,
+            tracer, in_flight_max, drain_timeout, consumer_settings, producer_settings, _clock, _rng,
         )  # fmt: skip
         self._bootstrap = bootstrap_servers
         self._inside: dict[str, Any] = {"_network": _network, "_clock": _clock, "_rng": _rng}

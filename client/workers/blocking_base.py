@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 from tidelog.client.background import BackgroundLoop
+from tidelog.client.config.trace_context import Tracer
 from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.producer.blocking import Producer
 from tidelog.client.record import ConsumerRecord
@@ -45,7 +47,7 @@ class BlockingWorkers:
     A handler that raises gets the record again as ``retry`` says (default: once). What it does not mend goes to the
     topic ``dead_letters``, in one transaction with the commit that says so: readers of committed records find each
     once. Without that topic, ``run()`` raises the handler's error, and the record comes again at the next run.
-    ``time_to_live`` says when a record is not handled any more.
+    ``time_to_live`` says when a record is not handled any more. ``tracer`` keeps what becomes of the records.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class BlockingWorkers:
         dead_letters: str | None = None,
         deduplicate: Deduplicate | None = None,
         time_to_live: TimeToLive | None = None,
+        tracer: Tracer | None = None,
         in_flight_max: int = 1_000,
         drain_timeout: float = 30.0,
         consumer_settings: dict[str, Any] | None = None,
@@ -73,12 +76,14 @@ class BlockingWorkers:
     ) -> None:
         self._plan = Plan(
             handler, topics, group_id, workers, ordered_by, retry, dead_letters, deduplicate, time_to_live,
-            in_flight_max, drain_timeout, consumer_settings, producer_settings, _clock, _rng,
+            tracer, in_flight_max, drain_timeout, consumer_settings, producer_settings, _clock, _rng,
         )  # fmt: skip
         self._bootstrap = bootstrap_servers
         self._inside: dict[str, Any] = {
             "_network": _network, "_background": _background, "_clock": _clock, "_rng": _rng,
         }  # fmt: skip
+        if processes:
+            pickle.dumps(tracer)  # what cannot get there would make a dead letter of each record
         self._processes = processes
         self._changed = threading.Condition()
         """Guards the plan's board and counts, and what is below."""

@@ -20,13 +20,12 @@ from tidelog.proto.records.message_headers import (
     DELIVER_TO,
     DLQ_ERRORS,
     DLQ_OWN,
+    REDRIVES,
     RETRY_OWN,
 )
 from tidelog.proto.records.walk import RecordHeaders
 
 MESSAGE_MAX: Final = 512
-REDRIVES: Final = "tidelog-redrives"
-"""The header that counts how often a record was moved back to its topic."""
 
 
 class Past(NamedTuple):

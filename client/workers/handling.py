@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple
 
 from tidelog.client.config.serializers import Deserializer, deserialize
-from tidelog.client.config.trace_context import handling
+from tidelog.client.config.trace_context import Tracer, handling
 from tidelog.client.errors import HandlerError, SerializationError
 from tidelog.client.record import ConsumerRecord
 
@@ -48,6 +48,8 @@ class Handling:
     key_deserializer: Deserializer | None
     value_deserializer: Deserializer | None
     fatal: tuple[type[BaseException], ...]
+    tracer: Tracer | None = None
+    group_id: str | None = None
 
     def _prepared(self, record: ConsumerRecord) -> ConsumerRecord:
         of_key, of_value = self.key_deserializer, self.value_deserializer
@@ -67,7 +69,7 @@ class Handling:
     def here(self, record: ConsumerRecord) -> Failure | None:
         """Handle the record in this process."""
         try:
-            with handling(record):
+            with handling(record, self.tracer, self.group_id):
                 self.handler(self._prepared(record))
         except Exception as error:
             return self._failure(error)
@@ -81,7 +83,7 @@ class Handling:
     async def awaited(self, record: ConsumerRecord) -> Failure | None:
         """Handle the record with a coroutine function."""
         try:
-            with handling(record):
+            with handling(record, self.tracer, self.group_id):
                 await self.handler(self._prepared(record))
         except Exception as error:
             return self._failure(error)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from tidelog.client.cluster.backoff import Backoff
+from tidelog.client.config.trace_context import Tracer, traced
 from tidelog.client.errors import ConfigError, TidelogError
 from tidelog.client.group_types import OffsetAndMetadata
 from tidelog.client.record import ConsumerRecord
@@ -75,6 +76,7 @@ class Plan:
         dead_letters: str | None,
         deduplicate: Deduplicate | None,
         time_to_live: TimeToLive | None,
+        tracer: Tracer | None,
         in_flight_max: int,
         drain_timeout: float,
         consumer_settings: dict[str, Any] | None,
@@ -98,14 +100,20 @@ class Plan:
         given = {name.replace(".", "_"): value for name, value in (consumer_settings or {}).items()}
         self._check(given, ordered_by, in_flight_max)
         self.handling: Final = Handling(
-            handler, given.pop("key_deserializer", None), given.pop("value_deserializer", None), self.retry.fatal
+            handler,
+            given.pop("key_deserializer", None),
+            given.pop("value_deserializer", None),
+            self.retry.fatal,
+            tracer,
+            group_id,
         )
         self.consumer_settings: Final = {
             "auto_offset_reset": "earliest", **given, "group_id": group_id, "enable_auto_commit": False,
         }  # fmt: skip
         name = f"{group_id}-{given.get('group_instance_id') or f'{self.rng.getrandbits(64):016x}'}"
         self.producer_settings: Final = {
-            "transactional_id": name, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS, **(producer_settings or {}),
+            "transactional_id": name, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
+            **traced(producer_settings, tracer),
         }  # fmt: skip
         self.board: Final = Board(ordered_by, in_flight_max, deduplicate)
         self.error: Exception | None = None

@@ -12,13 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tidelog.client.config.trace_context import Tracer, traced
 from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.producer.blocking import Producer
 from tidelog.client.record import ConsumerRecord
-from tidelog.client.workers.dead_letters import REDRIVES, Letter
+from tidelog.client.workers.dead_letters import Letter
 from tidelog.client.workers.progress import Progress, says
 from tidelog.model.ids import TopicPartition
+from tidelog.proto.records.message_headers import REDRIVES
 
 CHUNK: Final = 500
 REDRIVES_MAX: Final = 3
@@ -37,7 +39,8 @@ class RedriveCounts:
 
 class Redrive:
     """The dead letters in ``topic`` up to its current end. ``chosen(letter)`` selects which to move, ``to`` where if
-    not to their origin, ``rate`` how many per second. With ``dry_run``, nothing is written."""
+    not to their origin, ``rate`` how many per second. With ``dry_run``, nothing is written. ``tracer`` keeps what was
+    moved."""
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Redrive:
         to: str | None = None,
         rate: float | None = None,
         dry_run: bool = False,
+        tracer: Tracer | None = None,
         **settings: Any,
     ) -> None:
         self._bootstrap = bootstrap_servers
@@ -56,6 +60,7 @@ class Redrive:
         self._to = to
         self._rate = rate
         self._dry_run = dry_run
+        self._tracer = tracer
         self._settings = settings
         self._name: Final = f"redrive.{topic}"
         self.counts: Final = RedriveCounts()
@@ -68,7 +73,7 @@ class Redrive:
                 self._bootstrap, group_id=self._name, enable_auto_commit=False, auto_offset_reset="earliest",
                 isolation_level="read_committed", allow_auto_create_topics=False, **self._settings,
             ) as consumer,
-            Producer(self._bootstrap, transactional_id=self._name, **self._settings) as producer,
+            Producer(self._bootstrap, transactional_id=self._name, **traced(self._settings, self._tracer)) as producer,
         ):  # fmt: skip
             partitions = [TopicPartition(self._topic, view.partition) for view in consumer.partitions_for(self._topic)]
             consumer.assign(partitions)

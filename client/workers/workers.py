@@ -39,7 +39,7 @@ class Workers(BlockingWorkers):
     A handler that raises gets the record again as ``retry`` says (default: once). What it does not mend goes to the
     topic ``dead_letters``, in one transaction with the commit that says so: readers of committed records find each
     once. Without that topic, ``run()`` raises the handler's error, and the record comes again at the next run.
-    ``time_to_live`` says when a record is not handled any more.
+    ``time_to_live`` says when a record is not handled any more. ``tracer`` keeps what becomes of the records.
     """
 
     @property

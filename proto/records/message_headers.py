@@ -32,3 +32,6 @@ DLQ_OWN: Final = "tidelog-dlq-"
 
 RETRY_OWN: Final = "tidelog-retry-"
 """Prefix of what a record says that comes again after its handler raised: its attempts so far, its origin."""
+
+REDRIVES: Final = "tidelog-redrives"
+"""How often a dead letter was moved back to its topic."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidelog.client.config.interceptors import ProducerRecord as ProducerRecord
     from tidelog.client.config.profiles import profile as profile
     from tidelog.client.config.trace_context import TraceContext as TraceContext
+    from tidelog.client.config.trace_context import Tracer as Tracer
     from tidelog.client.config.trace_context import handling as handling
     from tidelog.client.config.trace_context import trace_headers as trace_headers
     from tidelog.client.consumer.blocking import Consumer as Consumer
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from tidelog.client.sinks import SinkJob as SinkJob
     from tidelog.client.sinks import SinkMessage as SinkMessage
     from tidelog.client.sinks import SinkOutcome as SinkOutcome
+    from tidelog.client.tracing.store import TraceStore as TraceStore
     from tidelog.client.workers.retry import RetryPolicy as RetryPolicy
     from tidelog.client.workers.seen_ids import Deduplicate as Deduplicate
     from tidelog.client.workers.time_to_live import TimeToLive as TimeToLive
@@ -129,6 +131,8 @@ _HOMES = {
     "TidelogError": "model.errors",
     "TopicPartition": "model.ids",
     "TraceContext": "client.config.trace_context",
+    "TraceStore": "client.tracing.store",
+    "Tracer": "client.config.trace_context",
     "TransactionState": "client.admin.transaction_types",
     "SqliteInbox": "client.outbox.inbox",
     "SqliteOutbox": "client.outbox.sqlite",

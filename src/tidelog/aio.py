@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from tidelog import TimeToLive as TimeToLive
     from tidelog import TopicPartition as TopicPartition
     from tidelog import TraceContext as TraceContext
+    from tidelog import Tracer as Tracer
+    from tidelog import TraceStore as TraceStore
     from tidelog import TransactionState as TransactionState
     from tidelog import UserScramCredentialDeletion as UserScramCredentialDeletion
     from tidelog import UserScramCredentialUpsertion as UserScramCredentialUpsertion

@@ -328,6 +328,13 @@ BOUNDS = (
         "transactions/test_holding.py::test_nothing_times_out_meanwhile_and_a_hold_that_nobody_prolongs_ends",
     ),
     bound(
+        "hops-without-bound",
+        "client.tracing.store",
+        " or len(self._hops) >= self._made[4]:\n",
+        ":\n",
+        "client/tracing/test_store.py::test_it_never_holds_up_who_sends_and_counts_what_it_drops",
+    ),
+    bound(
         "a-cut-takes-holds-of-deposed-coordinators",
         "client.backup.cut",
         "    if missing:\n",

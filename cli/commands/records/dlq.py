@@ -117,6 +117,7 @@ def list_letters(
 def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
     """Show one letter of TOPIC: its origin, why it died, its key, headers and value."""
     from tidelog import TopicPartition
+    from tidelog.client.consumer.single import record_at
     from tidelog.client.workers.dead_letters import Letter
 
     match = _PLACE.fullmatch(place)
@@ -126,13 +127,11 @@ def show(topic: str, place: str, bootstrap: str, as_json: bool) -> None:
     with _reader(bootstrap, topic, **secured()) as (consumer, partitions):
         if at not in partitions:
             raise CommandFailed(f"{topic}: expected a partition from 0 to {len(partitions) - 1}, found {at.partition}")
+        record = record_at(consumer, at, offset)
         first, end = consumer.beginning_offsets([at])[at], consumer.end_offsets([at])[at]
-        consumer.assign([at])
-        consumer.seek(at, max(first, min(offset, end)))
-        records = consumer.poll(10.0, max_records=1) if first <= offset < end else []
-    if not records or records[0].offset != offset:
+    if record is None:
         raise CommandFailed(f"{at}: expected the offset of a record from {first} to {end - 1}, found {offset}")
-    letter = Letter(records[0])
+    letter = Letter(record)
     told = record_json(letter.record)
     if as_json:
         print_json(told)
@@ -163,6 +162,7 @@ def _headers(letter: Letter) -> list[tuple[str, Any]]:
 @click.option("--to", metavar="TOPIC", help="Move them to this topic instead.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="At most N letters a second.")
 @click.option("--dry-run", is_flag=True, help="Count what would be moved; move nothing.")
+@click.option("--traces", metavar="TOPIC", help="Store what was moved in this topic of traces (`tidelog trace`).")
 @_filters
 @cluster_options
 def redrive(
@@ -170,6 +170,7 @@ def redrive(
     to: str | None,
     rate: float | None,
     dry_run: bool,
+    traces: str | None,
     reason: str | None,
     origin: str | None,
     exception: str | None,
@@ -181,14 +182,19 @@ def redrive(
     An interrupted redrive resumes where it was. Letters that a filter skips remain for a later redrive. A record that
     was already redriven three times remains too: another try will not fix what kills it each time.
     """
+    from tidelog.client.tracing.store import TraceStore
     from tidelog.client.workers.redrive import REDRIVES_MAX, Redrive
 
     if to == topic:
         raise click.UsageError(f"--to: expected a topic other than {topic}, found the same")
+    store = traces and TraceStore(bootstrap, topic=traces, program="tidelog dlq redrive", **secured())
     job = Redrive(
-        bootstrap, topic, chosen=_chosen(reason, origin, exception), to=to, rate=rate, dry_run=dry_run, **secured()
-    )
+        bootstrap, topic, chosen=_chosen(reason, origin, exception), to=to, rate=rate, dry_run=dry_run,
+        tracer=store or None, **secured(),
+    )  # fmt: skip
     counts = job.run()
+    if store:
+        store.close()
     if as_json:
         print_json(
             {"moved": counts.moved, "left": counts.left, "looping": counts.looping, "unknown": counts.unknown,
