@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tidelog.client.sinks import SinkJob as SinkJob
     from tidelog.client.sinks import SinkMessage as SinkMessage
     from tidelog.client.sinks import SinkOutcome as SinkOutcome
+    from tidelog.client.tracing.open_telemetry import OpenTelemetry as OpenTelemetry
     from tidelog.client.tracing.store import TraceStore as TraceStore
     from tidelog.client.workers.retry import RetryPolicy as RetryPolicy
     from tidelog.client.workers.seen_ids import Deduplicate as Deduplicate
@@ -107,6 +108,7 @@ _HOMES = {
     "OffsetAndMetadata": "client.group_types",
     "OffsetAndTimestamp": "client.fetching.offset_lookup",
     "OffsetSpec": "client.admin.types",
+    "OpenTelemetry": "client.tracing.open_telemetry",
     "OutboxRelay": "client.outbox.relay",
     "PatternType": "security.acls",
     "PermissionType": "security.acls",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidelog import OffsetAndMetadata as OffsetAndMetadata
     from tidelog import OffsetAndTimestamp as OffsetAndTimestamp
     from tidelog import OffsetSpec as OffsetSpec
+    from tidelog import OpenTelemetry as OpenTelemetry
     from tidelog import OutboxRelay as OutboxRelay
     from tidelog import PatternType as PatternType
     from tidelog import PermissionType as PermissionType
