@@ -25,7 +25,7 @@ from tidelog.broker.health.progress import Sample, Windows, judge
 from tidelog.cli.work.feature_levels import feature_rows
 from tidelog.cli.work.group_offsets import log_ends
 from tidelog.cli.work.hanging import described, find_hanging
-from tidelog.cli.work.node_metrics import Pages, PageUnread, page_address
+from tidelog.cli.work.node_metrics import Pages, PageUnread, hosts, page_of
 from tidelog.cli.work.replicas.placement import Placed, placement_of
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.ids import TopicPartition
@@ -42,7 +42,6 @@ T = TypeVar("T")
 
 MIN_ISR: Final = "min.insync.replicas"
 LINK_NAME: Final = "link.name"
-HTTP_LISTENER: Final = "http.listener"
 HANGING_PARTITIONS_MAX: Final = 2_000
 """Beyond this, each look would ask leaders about too many partitions' producers."""
 HANGING_MS: Final = 15 * 60_000
@@ -76,7 +75,8 @@ class Asker:
             brokers = None if cluster is None else _brokers(cluster)
             live = [node for node, broker in (brokers or {}).items() if broker.live]
             disks = [pool.submit(self._directories, node) for node in live]
-            urls = [pool.submit(self._url, node, _hosts(cluster)) for node in live]
+            places = {} if cluster is None else hosts(cluster)
+            urls = [pool.submit(self._url, node, places.get(node, "")) for node in live]
             placed = placing.result()
             hanging = pool.submit(self._try, "hanging", lambda: self._hanging(placed or {}))
             partitions = None if placed is None else self._partitions(placed, moving.result() or {})
@@ -160,14 +160,10 @@ class Asker:
             for one in dirs
         ]
 
-    def _url(self, node: int, hosts: Mapping[int, str]) -> str:
+    def _url(self, node: int, host: str) -> str:
         """Return the address of a node's metrics; empty if we cannot reach any."""
-        from tidelog import ConfigResource
-
-        resource = ConfigResource("broker", str(node))
         try:
-            settings = self._admin.describe_configs([resource])[resource]
-            return page_address(settings[HTTP_LISTENER].value or "", hosts.get(node, ""))
+            return page_of(self._admin, node, host)
         except (TidelogError, PageUnread) as error:
             self._unknown[f"metrics of node {node}"] = str(error)
             return ""
@@ -274,11 +270,6 @@ class Asker:
                     GroupPartition(at, progress, sample.lag, lost, None if since is None else since + epoch_ms)
                 )
         return Group(group.group_id, has_members, tuple(partitions))
-
-
-def _hosts(cluster: DescribeClusterResponse | None) -> dict[int, str]:
-    brokers = () if cluster is None else cluster.brokers
-    return {int(broker.node_id): broker.listeners[0].host for broker in brokers if broker.listeners}
 
 
 def _brokers(cluster: DescribeClusterResponse) -> dict[int, Broker]:

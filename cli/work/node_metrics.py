@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from tidelog.broker import metrics as m
@@ -24,6 +24,11 @@ from tidelog.model.settings.http_auth import BASIC, BEARER
 from tidelog.model.settings.listener_security import OAUTHBEARER
 from tidelog.security.sasl import LoginRefused
 
+if TYPE_CHECKING:
+    from tidelog import Admin
+    from tidelog.proto.calls.api import DescribeClusterResponse
+
+HTTP_LISTENER: Final = "http.listener"
 TIMEOUT_S: Final = 5.0
 PAGE_BYTES_MAX: Final = 16 * 2**20
 """A page of 10,000 topics has some 5 MB."""
@@ -71,6 +76,20 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def page_of(admin: Admin, node: int, host: str) -> str:
+    """Return the URL of a node's metrics; clients reach it at ``host``. Raises :class:`PageUnread` and errors of the
+    cluster."""
+    from tidelog import ConfigResource
+
+    resource = ConfigResource("broker", str(node))
+    return page_address(admin.describe_configs([resource])[resource][HTTP_LISTENER].value or "", host)
+
+
+def hosts(cluster: DescribeClusterResponse) -> dict[int, str]:
+    """Return where clients reach the brokers."""
+    return {int(broker.node_id): broker.listeners[0].host for broker in cluster.brokers if broker.listeners}
 
 
 def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:

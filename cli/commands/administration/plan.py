@@ -11,11 +11,20 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from tidelog.cli.terminal.connection import admin_client, require_listener, running_cluster_option, secured
 from tidelog.cli.terminal.numbers import Amount, Seconds
 from tidelog.cli.terminal.output import count_of, json_option, print_json, print_pairs, print_rows, say
 from tidelog.cli.work.planner.answer import as_object, settings, volumes
 from tidelog.cli.work.planner.coefficients import Coefficients, fitted, load, save
 from tidelog.cli.work.planner.demand import LIMITS, Demand, DemandWrong, Machine, peak_of
+from tidelog.cli.work.planner.live import (
+    INTERVALS_LEAST,
+    ClusterMetrics,
+    Interval,
+    fitted_to_cluster,
+    found_error,
+    watch,
+)
 from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, campaign, kept_pace
 from tidelog.cli.work.planner.model import Plan, Use, plan, what_if
 from tidelog.cli.work.planner.shipped import SHIPPED
@@ -23,6 +32,7 @@ from tidelog.cli.work.planner.shipped import SHIPPED
 F = TypeVar("F", bound=Callable[..., Any])
 
 CALIBRATE_S: Final = 8.0
+INTERVALS: Final = 30
 
 
 def _input_options(command: F) -> F:
@@ -176,13 +186,24 @@ def _days(demand: Demand, days: float | None) -> str:
     "--output", type=click.Path(dir_okay=False, path_type=Path), default=Path("coefficients.json"), show_default=True,
     help="Where to write the measurements; --coefficients reads them.",
 )  # fmt: skip
+@click.option(
+    "--intervals", type=click.IntRange(INTERVALS_LEAST, 10_000), default=INTERVALS, show_default=True,
+    help="With --bootstrap: how often to look, each time after --seconds.",
+)  # fmt: skip
+@running_cluster_option("A running cluster: take the costs of what it does from its metrics instead.")
 @json_option
-def calibrate(seconds: float, output: Path, as_json: bool) -> None:
+def calibrate(seconds: float, output: Path, intervals: int, bootstrap: str | None, as_json: bool) -> None:
     """Start three nodes in a temporary directory, run some loads, write down their costs, and remove the nodes.
 
     It measures processor time, not speed, so other programs disturb it little. Loads that the fit does not use show how
     well it predicts.
+
+    With --bootstrap (or --profile) it starts nothing: it reads the metrics of all brokers of that cluster for a while
+    and scales the costs to the processor time that they used.
     """
+    if bootstrap is not None:
+        _calibrate_by(bootstrap, seconds, intervals, output, as_json)
+        return
     found = []
     with tempfile.TemporaryDirectory(prefix="tidelog-plan-") as directory:
         for number, (given, seen) in enumerate(campaign(Path(directory), LOADS + CHECKS, seconds), 1):
@@ -201,6 +222,30 @@ def calibrate(seconds: float, output: Path, as_json: bool) -> None:
     print_rows(
         ("batches/s", "bytes", "copies", "readers", "cores", "predicted", "error", "used for the fit"),
         [(*_load_row(given, seen, costs.predicted(seen)), _fits(given, seen)) for given, seen in found],
+    )
+    say(f"written to {output}: tidelog plan --coefficients {output} ...")
+
+
+def _calibrate_by(bootstrap: str, seconds: float, count: int, output: Path, as_json: bool) -> None:
+    require_listener(bootstrap)
+    found: list[Interval] = []
+    with admin_client(bootstrap) as admin:
+        look = ClusterMetrics(admin, secured()).look
+        for one in watch(look, SHIPPED, count, seconds):
+            found.append(one)
+            if not as_json:
+                say(f"{len(found)} of {count} intervals: {one.seen.cores:.3f} cores", err=True)
+    costs = fitted_to_cluster(found, SHIPPED, f"taken from the metrics of {bootstrap} into {output.name}")
+    save(costs, output)
+    errors = [found_error(one, costs) for one in found]
+    if as_json:
+        seen = [one.seen._asdict() for one in found]
+        print_json({"output": str(output), "coefficients": asdict(costs), "intervals": seen, "errors": errors})
+        return
+    say(
+        f"a batch costs {costs.append_s / SHIPPED.append_s:.2f} times what it costs by default, an idle node "
+        f"{costs.idle_cores / SHIPPED.idle_cores:.2f} times; single intervals differ from that by up to "
+        f"{100 * max(map(abs, errors)):.0f} %"
     )
     say(f"written to {output}: tidelog plan --coefficients {output} ...")
 

@@ -67,9 +67,16 @@ class Coefficients:
         cache."""
         return self.base_bytes + self.busy_bytes * min(cores, 1.0)
 
-    def predicted(self, seen: Seen) -> float:
-        """Return the processors that these coefficients predict for a measured load, all nodes together."""
-        return seen.nodes * self.cores(node_rates(seen))
+    def tls_cores(self, rates: NodeRates, *, clients: bool, nodes: bool) -> float:
+        """Return what TLS adds to that, on the connections of clients and between nodes."""
+        cores = rates.append_mb * self.tls_in_mb_s + rates.read_mb * self.tls_out_mb_s if clients else 0.0
+        return cores + (rates.replicated_mb * (self.tls_in_mb_s + self.tls_out_mb_s) if nodes else 0.0)
+
+    def predicted(self, seen: Seen, *, tls: bool = False) -> float:
+        """Return the processors that these coefficients predict for a measured load, all nodes together. ``tls``: on
+        all connections."""
+        rates = node_rates(seen)
+        return seen.nodes * (self.cores(rates) + self.tls_cores(rates, clients=tls, nodes=tls))
 
 
 class NodeRates(NamedTuple):

@@ -9,12 +9,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidelog.broker import metrics as m
 from tidelog.broker.health.facts import NodeMetrics
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.secured import DIRECTORY
+from tidelog.cli.work import local_security
+from tidelog.cli.work.certificates import CA
+from tidelog.cli.work.local_security import ADMIN
 from tidelog.cli.work.node_metrics import parse
 from tidelog.cli.work.workload import PARTITIONS, create_topic, values_of
 
@@ -42,6 +47,7 @@ class Load(NamedTuple):
     copies: int
     readers: int = 0
     record_bytes: int = 1_000
+    tls: bool = False
 
 
 LOADS: Final = (
@@ -70,6 +76,8 @@ CHECKS: Final = (
     Load(2_000, 2_000, 3, readers=1),
 )
 """Loads that are not used for the fit: they show how well it predicts."""
+TLS_CHECKS: Final = tuple(load._replace(tls=True) for load in (*CHECKS[:3], Load(40, 256_000, 3, readers=2)))
+"""The same for a cluster in which all connections are encrypted."""
 
 
 class Seen(NamedTuple):
@@ -82,8 +90,8 @@ class Seen(NamedTuple):
     append_mb: float
     replicated_mb: float
     read_mb: float
-    copies: int
-    readers: int
+    copies: float
+    readers: float
     memory_bytes: float
 
 
@@ -93,28 +101,38 @@ def kept_pace(load: Load, seen: Seen) -> bool:
 
 
 def campaign(root: Path, loads: tuple[Load, ...], seconds: float) -> Iterator[tuple[Load, Seen]]:
-    """Run one load after the other on one cluster. Raises :class:`CommandFailed` if it does not start or does not
-    answer."""
+    """Run one load after the other on one cluster, with TLS if they have it. Raises :class:`CommandFailed` if it does
+    not start or does not answer."""
     from tidelog import Admin
 
     cluster = LocalCluster.create(root / "cluster", nodes=NODES, settings=SETTINGS)
+    client = _secured(cluster) if any(load.tls for load in loads) else {}
     try:
         cluster.start()
         cluster.wait_ready()
-        with Admin(cluster.bootstrap) as admin:
+        with Admin(cluster.bootstrap, **client) as admin:
             for number, load in enumerate(loads):
                 topic = f"load-{number}"
                 create_topic(admin, topic, copies=load.copies, settings=RETENTION)
-                with _running(cluster.bootstrap, topic, load):
+                with running(cluster.bootstrap, topic, load, client):
                     time.sleep(WARM_UP_S)
                     before, began = look(cluster), time.monotonic()
                     time.sleep(seconds)
                     after, took = look(cluster), time.monotonic() - began
                 admin.delete_topics([topic])
-                yield load, difference(before, after, took, load)
+                yield load, difference(before, after, took)._replace(copies=load.copies, readers=load.readers)
     finally:
         for node in cluster.nodes:
             cluster.kill(node)
+
+
+def _secured(cluster: LocalCluster) -> dict[str, Any]:
+    """Encrypt all connections of a new cluster. Returns the settings of clients."""
+    local_security.lay_out(cluster, local_security.TLS)
+    place = cluster.directory / DIRECTORY
+    return {
+        "security_protocol": "SSL", "ssl_cafile": str(place / CA), "ssl_certfile": str(place / f"{ADMIN}.pem"),
+    }  # fmt: skip
 
 
 def look(cluster: LocalCluster) -> dict[int, NodeMetrics]:
@@ -128,8 +146,8 @@ def look(cluster: LocalCluster) -> dict[int, NodeMetrics]:
     return found
 
 
-def difference(before: Mapping[int, NodeMetrics], after: Mapping[int, NodeMetrics], took_s: float, load: Load) -> Seen:
-    """Return the rates between two looks."""
+def difference(before: Mapping[int, NodeMetrics], after: Mapping[int, NodeMetrics], took_s: float) -> Seen:
+    """Return the rates between two looks. Copies and readers follow from the bytes."""
 
     def rate(name: str, *labels: str) -> float:
         return (
@@ -140,27 +158,31 @@ def difference(before: Mapping[int, NodeMetrics], after: Mapping[int, NodeMetric
             / took_s
         )
 
+    append_mb, replicated_mb, read_mb = (
+        rate(name, *labels) / 1e6
+        for name, *labels in ((m.BYTES_IN.exported, ""), (m.REPLICATION_BYTES_IN.exported,), (m.BYTES_OUT.exported, ""))
+    )
     return Seen(
         len(after),
         rate("process_cpu_seconds_total"),
         rate(m.BATCHES_IN.exported),
-        rate(m.BYTES_IN.exported, "") / 1e6,
-        rate(m.REPLICATION_BYTES_IN.exported) / 1e6,
-        rate(m.BYTES_OUT.exported, "") / 1e6,
-        load.copies,
-        load.readers,
+        append_mb,
+        replicated_mb,
+        read_mb,
+        1 + (replicated_mb / append_mb if append_mb else 0),
+        read_mb / append_mb if append_mb else 0,
         max(one.values["process_resident_memory_bytes"][()] for one in after.values()),
     )
 
 
 @contextmanager
-def _running(bootstrap: str, topic: str, load: Load) -> Iterator[None]:
-    """Run the load in threads of this process until the block ends."""
+def running(bootstrap: str, topic: str, load: Load, client: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Run the load in threads of this process until the block ends. ``client``: how they connect."""
     from tidelog import Consumer, Producer, TopicPartition  # noqa: F401  here, not by several threads at a time
 
     stop = threading.Event()
-    works = [partial(_produce, bootstrap, topic, load, stop)]
-    works += [partial(_consume, bootstrap, topic, stop)] * load.readers
+    works = [partial(_produce, bootstrap, topic, load, client, stop)]
+    works += [partial(_consume, bootstrap, topic, client, stop)] * load.readers
     begun = [threading.Event() for _ in works]
     errors: list[BaseException] = []
 
@@ -187,12 +209,19 @@ def _running(bootstrap: str, topic: str, load: Load) -> Iterator[None]:
         raise CommandFailed(f"a load failed: {errors[0]}")
 
 
-def _produce(bootstrap: str, topic: str, load: Load, stop: threading.Event, begun: Callable[[], None]) -> None:
+def _produce(
+    bootstrap: str,
+    topic: str,
+    load: Load,
+    client: Mapping[str, Any],
+    stop: threading.Event,
+    begun: Callable[[], None],
+) -> None:
     from tidelog import Producer
 
     size = min(load.record_bytes, load.batch_bytes)
     values = values_of(size, max(1, load.batch_bytes // size))
-    with Producer(bootstrap, acks="all", linger_ms=0, bulk_batch_size=2 * load.batch_bytes) as producer:
+    with Producer(bootstrap, acks="all", linger_ms=0, bulk_batch_size=2 * load.batch_bytes, **client) as producer:
         began, number = time.monotonic(), 0
         pending: deque[BulkFuture] = deque()
         while not stop.is_set():
@@ -210,10 +239,12 @@ def _produce(bootstrap: str, topic: str, load: Load, stop: threading.Event, begu
         producer.flush(READY_TIMEOUT_S)
 
 
-def _consume(bootstrap: str, topic: str, stop: threading.Event, begun: Callable[[], None]) -> None:
+def _consume(
+    bootstrap: str, topic: str, client: Mapping[str, Any], stop: threading.Event, begun: Callable[[], None]
+) -> None:
     from tidelog import Consumer, TopicPartition
 
-    with Consumer(bootstrap) as consumer:
+    with Consumer(bootstrap, **client) as consumer:
         partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
         consumer.assign(partitions)
         consumer.seek_to_end(*partitions)

@@ -97,11 +97,9 @@ def uses(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, away
     followed = demand.copies - 1
     append, copied, read = (load.peak_mb_s * times / left for times in (1, followed, demand.readers))
     appends = load.batches_a_second / left
-    cores = costs.cores(NodeRates(appends, appends * followed, appends * demand.readers, append, copied, read))
-    if demand.tls_clients:
-        cores += append * costs.tls_in_mb_s + read * costs.tls_out_mb_s
-    if demand.tls_nodes:
-        cores += copied * (costs.tls_in_mb_s + costs.tls_out_mb_s)
+    each_node = NodeRates(appends, appends * followed, appends * demand.readers, append, copied, read)
+    cores = costs.cores(each_node)
+    cores += costs.tls_cores(each_node, clients=demand.tls_clients, nodes=demand.tls_nodes)
     each = costs.connection_tls_bytes if demand.tls_clients else costs.connection_bytes
     cache = load.peak_mb_s * 1e6 * demand.cached_minutes * 60 * demand.copies / left
     kept = kept_bytes(demand, costs)
