@@ -47,7 +47,8 @@ class Update(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting. ``minimum`` and ``maximum`` are inclusive; ``default`` ``None`` means unset.
+    """One setting. ``minimum`` and ``maximum`` are inclusive; ``default`` ``None`` means unset; ``any_case``: choices,
+    which are in lower case, are valid in any.
 
     ``read`` and ``write`` turn a structured value from and into text; without them the type does.
     """
@@ -59,6 +60,7 @@ class Setting:
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    any_case: bool = False
     update: Update = Update.READ_ONLY
     required: bool = False
     read: Callable[[str], Any] | None = None
@@ -107,9 +109,10 @@ class Setting:
             case ValueType.STRING:
                 if self.choices and not text and self.default is None:
                     return None
-                if self.choices and text not in self.choices:
+                found = text.lower() if self.any_case else text
+                if self.choices and found not in self.choices:
                     raise self._wrong(self.expectation(), text)
-                return text
+                return found
 
     def format(self, value: object) -> str | None:
         """Return ``value`` as text for :meth:`parse`; ``None`` for an unset value."""
@@ -230,9 +233,10 @@ def text(
     doc: str,
     *,
     choices: tuple[str, ...] = (),
+    any_case: bool = False,
     update: Update = Update.READ_ONLY,
 ) -> Any:
-    return _field(ValueType.STRING, default, doc, choices=choices, update=update)
+    return _field(ValueType.STRING, default, doc, choices=choices, any_case=any_case, update=update)
 
 
 def listing(

@@ -111,6 +111,16 @@ def test_broker_setting_is_the_default_of_its_topic_setting(topic_name: str) -> 
     assert NodeConfig.parse(ONE | {broker_name: other}).topic_defaults() == TopicConfig.parse({topic_name: other})
 
 
+def test_names_of_the_migration_policy_are_valid_in_any_case() -> None:
+    """As in Kafka. Those of most other settings are not."""
+    name = "group.consumer.migration.policy"
+    assert NodeConfig.parse(ONE | {name: "Upgrade"}).group_consumer_migration_policy == "upgrade"
+    with pytest.raises(ConfigError, match=r"disabled \| downgrade \| upgrade \| bidirectional, found 'UP'"):
+        NodeConfig.parse(ONE | {name: "UP"})
+    with pytest.raises(ConfigError, match="compression"):
+        NodeConfig.parse(ONE | {"compression.type": "ZSTD"})
+
+
 def test_topic_values() -> None:
     config = TopicConfig.parse({"cleanup.policy": " compact , delete ", "retention.ms": "-1", "preallocate": "TRUE"})
     assert config.compacts

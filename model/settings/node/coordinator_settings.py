@@ -66,6 +66,7 @@ class GroupSettings:
         "Whether a group with members may change to the consumer protocol (upgrade), back to the classic one "
         "(downgrade), both (bidirectional) or neither (disabled).",
         choices=("disabled", "downgrade", "upgrade", "bidirectional"),
+        any_case=True,
     )
     group_coordinator_groups_max: int = integer(
         100_000, "Most groups in one partition of __consumer_offsets.", at_least=1
