@@ -66,7 +66,8 @@ class CoordinatorNode:
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
     """A member of a group. ``assignment`` and ``subscription`` (topics) are ``None`` if the member's bytes do not
-    follow Kafka's consumer protocol."""
+    follow Kafka's consumer protocol. ``upgraded``: whether a member of a group of the consumer protocol speaks it, or
+    still the classic one."""
 
     member_id: str
     group_instance_id: str | None
@@ -74,6 +75,7 @@ class MemberDescription:
     host: str
     assignment: tuple[TopicPartition, ...] | None
     subscription: tuple[str, ...] | None
+    upgraded: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -343,6 +343,7 @@ def _consumer_descriptions(answer: ConsumerGroupDescribeResponse, asked: Asked) 
                         member.client_host,
                         tuple(TopicPartition(part.topic, at) for part in member.assignment for at in part.partitions),
                         member.topics,
+                        not member.is_classic,
                     )
                     for member in sorted(group.members, key=lambda member: member.member_id)
                 ),

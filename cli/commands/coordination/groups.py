@@ -206,14 +206,17 @@ def _show_members(found: dict[str, GroupDescription], as_json: bool) -> None:
     if as_json:
         print_json([_member_json(name, member) for name, member in members])
         return
-    columns = ("group", "consumer id", "instance id", "host", "client id", "partitions", "assignment")
-    rows = [
+    columns: tuple[str, ...] = ("group", "consumer id", "instance id", "host", "client id", "partitions", "assignment")
+    rows: list[tuple[object, ...]] = [
         (
             name, member.member_id, member.group_instance_id, member.host, member.client_id,
             None if member.assignment is None else len(member.assignment), _assignment_text(member),
         )
         for name, member in members
     ]  # fmt: skip
+    if any({True, False} <= {member.upgraded for member in group.members} for group in found.values()):
+        columns += ("upgraded",)
+        rows = [(*row, member.upgraded) for row, (_, member) in zip(rows, members, strict=True)]
     print_rows(columns, rows)
 
 
@@ -239,6 +242,7 @@ def _member_json(name: str, member: MemberDescription) -> dict[str, Any]:
         "assignment": None
         if assignment is None
         else [{"topic": at.topic, "partition": at.partition} for at in assignment],
+        "upgraded": member.upgraded,
     }
 
 

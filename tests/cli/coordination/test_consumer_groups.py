@@ -54,6 +54,19 @@ def test_groups_of_the_consumer_protocol_are_listed_described_reset_and_deleted(
         assert code != 0
         assert "expected an inactive group (Empty), found Stable with 1 member" in err
         assert "NON_EMPTY_GROUP" in tidelog("groups", "delete", "g")[2]
+        assert "upgraded" not in out
+        with cluster.consumer(group_id="g", client_id="old", heartbeat_interval_ms=200) as old:
+            old.subscribe(["t"])
+            while len(old.assignment()) != 1:
+                assert time.monotonic() < deadline
+                old.poll(0.05)
+                member.poll(0.05)
+            both = as_json(tidelog("groups", "describe", "g", "--members", "--json"))
+            assert {one["client_id"] == "old": one["upgraded"] for one in both} == {True: False, False: True}
+            head, _, *rows = tidelog("groups", "describe", "g", "--members")[1].splitlines()
+            assert head.split()[-1] == "upgraded"
+            assert {" old " in row: row.split()[-1] for row in rows} == {True: "no", False: "yes"}
+            assert "NON_EMPTY_GROUP" in tidelog("groups", "delete", "g")[2]
     assert tidelog("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest", "--execute")[0] == 0
     with Admin(cluster.bootstrap) as admin:
         assert len(admin.list_consumer_group_offsets("g")) == 2
