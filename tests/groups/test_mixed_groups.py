@@ -468,7 +468,55 @@ def test_who_asks_during_a_downgrade_asks_again(desk: Desk) -> None:
     assert desk.error(coming) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+# --- Deletion -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", [MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.UPGRADE])
+def test_a_mixed_group_can_be_deleted_once_all_its_members_have_left(policy: MigrationPolicy) -> None:
+    desk = Desk(migration_policy=policy)
+    desk.topics.put(TOPIC, 4)
+    a = mixed(desk)
+    desk.commit({"t-0": 7}, a, desk.consumer().epoch)
+    assert desk.error_of_group(desk.delete_group()) is ErrorCode.NON_EMPTY_GROUP
+    desk.beat("new", -1)
+    assert (desk.group().consumer is None) == policy.allows_downgrade
+    assert desk.error_of_group(desk.delete_group()) is ErrorCode.NON_EMPTY_GROUP
+    if policy.allows_downgrade:
+        desk.leave((a, None))
+        desk.settle()
+    else:
+        desk.beat(a, -1)  # as the shell does for LeaveGroup
+    assert desk.error_of_group(desk.delete_group()) is ErrorCode.NONE
+    assert not desk.has_group()
+    desk.fail_over()
+    assert not desk.has_group(), "none of its records is left"
+
+
+def test_a_group_whose_downgrade_is_under_way_is_not_deleted(desk: Desk) -> None:
+    a = mixed(desk)
+    desk.auto = False
+    desk.beat("new", -1)
+    assert desk.error_of_group(desk.delete_group()) is ErrorCode.NON_EMPTY_GROUP
+    desk.end()
+    assert desk.group().members.keys() == {a}
+
+
 # --- Static members -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", ["the same", "new"])
+def test_a_member_may_change_its_protocol_under_its_own_id(desk: Desk, epoch: str) -> None:
+    a, b = classic(desk, (0, 1), (2, 3))
+    desk.come("new", TOPIC)
+    answer = got(desk, desk.come(a, TOPIC) if epoch == "new" else desk.beat(a, 1))
+    assert answer.error is ErrorCode.NONE
+    assert desk.consumer().classic_members == 1
+    assert desk.heartbeat(a, answer.member_epoch) is ErrorCode.UNKNOWN_MEMBER_ID, "it is no classic member"
+    joined = rejoin(desk, "new")
+    assert joined.error is ErrorCode.NONE
+    assert desk.consumer().members["new"].classic is not None
+    assert got(desk, desk.beat(a, -1)).error is ErrorCode.NONE
+    assert desk.group().members.keys() == {b, "new"}, "the last member of the consumer protocol has left"
 
 
 def test_a_static_members_place_changes_its_protocol(desk: Desk) -> None:
