@@ -26,7 +26,7 @@ MUTANTS = (
     bound(
         "records-cost-their-level-nothing",
         "client.consumer.core",
-        "            level.credit -= len(records)\n",
+        "                    level.credit -= len(taken)\n",
         "",
         f"{_PRIORITY}test_a_group_reads_by_weight_and_loses_nothing_in_a_rebalance",
     ),
