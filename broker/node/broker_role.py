@@ -49,6 +49,7 @@ from tidelog.broker.kafka.calls.table import Surroundings, served
 from tidelog.broker.kafka.fetch_sessions import FetchSessionCache
 from tidelog.broker.kafka.wire.kafka_traffic import KafkaTraffic
 from tidelog.broker.logs.backup_reading import BackupReading
+from tidelog.broker.logs.filter_indexing import FilterIndexing
 from tidelog.broker.logs.log_cleaning import LogCleaning
 from tidelog.broker.logs.log_mending import LogMending
 from tidelog.broker.logs.log_moving import LogMoving
@@ -362,6 +363,8 @@ class BrokerRole:
         self._log_chores.append(self._supervisor.run("log scrub", self.scrubbing.run()))
         self._log_chores.append(self._supervisor.run("log mending", self.mending.run()))
         self._log_chores.append(self._supervisor.run("log moving", self._moving.run()))
+        self.filter_indexing = FilterIndexing(self.logs, self._run_blocking)
+        self._log_chores.append(self._supervisor.run("log filter indexes", self.filter_indexing.run()))
         if config.log_cleaner_enable:
             self.cleaning = LogCleaning(
                 self._reconciler.node_config, self.logs, upkeep.high_watermark_of, self._clock, self._run_blocking

@@ -13,6 +13,7 @@ from tidelog.client.config.connection import ClientConnection, ConnectionSetting
 from tidelog.client.config.priorities import PriorityWeights, check_weights
 from tidelog.model.assignors import ASSIGNORS, Assignor
 from tidelog.model.settings.config_def import ConfigDef, ConfigError, boolean, integer, split_list, text
+from tidelog.proto.records.header_filter import HeaderFilter
 
 if TYPE_CHECKING:
     from tidelog.client.config.interceptors import ConsumerInterceptor
@@ -58,6 +59,7 @@ class ConsumerSettings(ConnectionSettings, total=False):
     max_partition_fetch_bytes: int
     max_poll_records: int
     priority_weights: PriorityWeights | None
+    header_filter: HeaderFilter | None
     check_crcs: bool
     allow_auto_create_topics: bool
     default_api_timeout_ms: int
@@ -126,6 +128,7 @@ class ConsumerConfig(ClientConnection):
     allow_auto_create_topics: bool = boolean(True, "Let the cluster create an assigned topic that does not exist.")
     default_api_timeout_ms: int = integer(60_000, "Longest time for calls without a timeout of their own.", at_least=0)
     priority_weights: PriorityWeights | None = None
+    header_filter: HeaderFilter | None = None
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
     interceptor_classes: Sequence[ConsumerInterceptor | Callable[[], ConsumerInterceptor]] = field(default=())

@@ -46,6 +46,9 @@ from tidelog.proto.transport.network import Address, Network
 
 log = logging.getLogger(__name__)
 
+LOOKED_AT_MAX: Final = 10_000
+"""Most records that a filter looks at in one go: then the poll sees to its group."""
+
 
 class ConsumerCore:
     """Created on any thread; :meth:`start` and :meth:`close` run on the loop."""
@@ -91,6 +94,7 @@ class ConsumerCore:
         """Where the last poll started: generation, position, its leader epoch."""
         self._uncommitted: Final = Uncommitted(self.assignment) if _may_transact(config) else None
         self._on_wake = on_wake
+        self._on_data = on_data
         self._deserializes = config.key_deserializer is not None or config.value_deserializer is not None
 
     def _group(self, group_id: str, on_data: Callable[[], None], on_wake: Callable[[], None]) -> PolledGroup:
@@ -241,7 +245,8 @@ class ConsumerCore:
         self._last_poll.clear()
         out: list[ConsumerRecord] = []
         passed = False
-        while len(out) < count_max:
+        looked_at = 0
+        while len(out) < count_max and looked_at < LOOKED_AT_MAX:
             with self.lock:
                 found = self._next(raises=not out)
                 if found is None:
@@ -278,6 +283,11 @@ class ConsumerCore:
                 if out:
                     break  # return the good records first; the next poll comes back to this batch
                 raise
+            if self.config.header_filter is not None:
+                looked_at += len(records)
+                wants = self.config.header_filter.wants
+                records = [record for record in records if wants(record.headers)]
+                passed = True
             rest = records[room:]
             if rest:
                 rest.reverse()
@@ -292,6 +302,8 @@ class ConsumerCore:
             out += records
         if passed and not out:
             self._on_wake()  # the buffer is empty, though nothing was returned
+            if looked_at >= LOOKED_AT_MAX:
+                self._on_data()
         if out:
             self._on_wake()
             if self._deserializes:
@@ -323,6 +335,8 @@ class ConsumerCore:
 
     def _packed(self) -> list[ConsumerBatch]:
         self.check()
+        if self.config.header_filter is not None:
+            raise IllegalStateError("a filter looks at each record: use poll() with header_filter, found another call")
         self._last_poll.clear()
         out: list[ConsumerBatch] = []
         passed = False

@@ -325,6 +325,7 @@ class Fetcher:
             read_committed=config.read_committed,
             partitions=partitions,
             rack=rack,
+            wanted=None if config.header_filter is None else config.header_filter.mask,
         )
         self._metrics.fetches += 1
         link.asked[asked] = None
@@ -389,12 +390,15 @@ class Fetcher:
             if result.diverging_epoch != UNKNOWN:
                 self._diverged(state, result.diverging_epoch, result.diverging_end_offset)
                 return state.error is not None
+            filtered_until = UNKNOWN if self._config.header_filter is None else result.diverging_end_offset
             if not result.records:
-                return alone and state.found_nothing()
+                return state.pass_until(filtered_until) or (alone and state.found_nothing())
             data = result.records[0] if len(result.records) == 1 else b"".join(result.records)
             batches = self._checked(state, data, leader_epoch)
             aborted = result.aborted if self._config.read_committed else ()
             self._metrics.bytes_consumed += state.take_fetched(batches, aborted)
+            if state.error is None:
+                state.pass_until(filtered_until)
             return state.has_data or state.error is not None
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:
             state.out_of_range(self._assignment.policy)

@@ -192,6 +192,15 @@ class PartitionState:
         self.buffered_bytes += total
         return total
 
+    def pass_until(self, offset: int) -> bool:
+        """Note that there is nothing for the filter before ``offset``. Returns whether that is news. The leader epoch
+        there is unknown."""
+        if offset <= self.fetch_offset:
+            return False
+        self.fetch_offset, self.fetch_epoch = offset, UNKNOWN
+        self.buffered.append(Passed(offset, UNKNOWN))
+        return True
+
     def found_nothing(self) -> bool:
         """Handle an empty fetch of only this partition. Returns whether we learned something from it.
 

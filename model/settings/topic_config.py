@@ -73,6 +73,11 @@ class TopicConfig:
     delay_targets: tuple[str, ...] = listing((), "Further topics that records of a delay topic may name.")
     delete_retention_ms: int = long(DAY_MS, "How long a compacted topic keeps tombstones.", at_least=0)
     file_delete_delay_ms: int = long(60_000, "How long a deleted file stays on disk.", at_least=0)
+    filter_header: str = text(
+        "",
+        "The header by which brokers filter for the SDK's consumers: they keep an index of its values for each full "
+        "segment.",
+    )
     flush_messages: int = long(
         LONG_MAX, "fsync after this many records; the default leaves it to the operating system.", at_least=1
     )

@@ -1,6 +1,9 @@
 """Binary layout of the frames that carry record batches: produce and fetch, of clients and followers.
 
 A frame starts with a version byte, which is 1, and a correlation id that its answer repeats. Numbers are big-endian.
+A consumer's filter takes the places of two fields that mean nothing for consumers, the replica's epoch (the mask) and
+log start (the header), so a broker that knows no filters answers with everything.
+
 Record batches follow all of a frame's headers, one partition after the other, so that a sender joins pieces once and a
 receiver slices them out without a copy.
 """
@@ -25,6 +28,7 @@ from tidelog.model.ids import (
     ProducerId,
     TopicId,
 )
+from tidelog.proto.records.header_filter import HeaderMask
 from tidelog.proto.transport.network import BadFrame, Frame
 
 VERSION: Final = 1
@@ -36,6 +40,8 @@ FETCH_PARTITIONS_MAX: Final = 20_000
 spreads them over several fetches. A produce request has room for 65,535."""
 FORGOTTEN_MAX: Final = 0xFFFF
 """Most partitions that a follower gives up in one fetch; more take several fetches."""
+
+_MASK: Final = (1 << 64) - 1
 
 _HEAD = struct.Struct(">BI")
 _PRODUCE = struct.Struct(">hIH")
@@ -123,6 +129,8 @@ class FetchRequest:
     partitions: Sequence[FetchPartition]
     forgotten: Sequence[tuple[TopicId, int]] = ()
     rack: str = ""
+    wanted: HeaderMask | None = None
+    """A consumer's filter: batches that have nothing for it may be left out."""
 
 
 class RecordsInFile(Protocol):
@@ -147,9 +155,10 @@ class RecordsInFile(Protocol):
 class FetchedPartition:
     """``records``: pieces that together are whole record batches (the first may start before the requested offset). A
     ``diverging_epoch`` other than -1 tells the fetcher to truncate to the end of that epoch, at most to
-    ``diverging_end_offset``. With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and ``diverging_end_offset``
-    bound the leader's log. ``current_leader_epoch`` is the leader's when it answered. ``aborted``: (producer id, first
-    offset)."""
+    ``diverging_end_offset``. Without such an epoch, it says in the answer to a filtered fetch up to where there is
+    nothing else for the filter. With OFFSET_OUT_OF_RANGE to a follower, ``log_start_offset`` and
+    ``diverging_end_offset`` bound the leader's log. ``current_leader_epoch`` is the leader's when it answered.
+    ``aborted``: (producer id, first offset)."""
 
     topic_id: TopicId
     partition: int
@@ -269,16 +278,16 @@ def decode_produce_response(frame: memoryview) -> tuple[int, list[ProducedPartit
 
 
 def encode_fetch_request(correlation: int, request: FetchRequest) -> Frame:
-    rack = request.rack.encode()
+    rack, wanted = request.rack.encode(), request.wanted
     out = bytearray(_HEAD.pack(VERSION, correlation))
     out += _FETCH.pack(
         request.replica_id,
-        request.replica_epoch,
+        request.replica_epoch if wanted is None else _signed(wanted.mask),
         request.wait_ms_max,
         request.bytes_min,
         request.bytes_max,
         request.read_committed,
-        0,
+        wanted is not None,
         len(rack),
         len(request.forgotten),
         len(request.partitions),
@@ -291,7 +300,7 @@ def encode_fetch_request(correlation: int, request: FetchRequest) -> Frame:
             item.current_leader_epoch,
             item.fetch_offset,
             item.last_fetched_epoch,
-            item.log_start_offset,
+            item.log_start_offset if wanted is None else wanted.header,
             item.bytes_max,
         )
     for topic_id, partition in request.forgotten:
@@ -304,9 +313,18 @@ def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
     correlation = correlation_of(frame)
     try:
         fields = _FETCH.unpack_from(frame, _HEAD.size)
-        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, committed, _, rack_size, forgotten_count, count = (
-            fields
-        )
+        (
+            replica_id,
+            replica_epoch,
+            wait_ms,
+            bytes_min,
+            bytes_max,
+            committed,
+            filters,
+            rack_size,
+            forgotten_count,
+            count,
+        ) = fields
         if count > FETCH_PARTITIONS_MAX:
             raise BadFrame(f"expected at most {FETCH_PARTITIONS_MAX} partitions in a fetch, found {count}")
         if forgotten_count > FORGOTTEN_MAX:
@@ -326,10 +344,17 @@ def decode_fetch_request(frame: memoryview) -> tuple[int, FetchRequest]:
     except (struct.error, ValueError) as error:
         raise BadFrame(f"fetch request cannot be read: {error}") from None
     _expect_end(position, frame, "fetch request")
+    wanted = None
+    if filters and replica_id == NO_NODE and partitions:
+        wanted = HeaderMask(partitions[0].log_start_offset, replica_epoch & _MASK)
     request = FetchRequest(
-        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, bool(committed), partitions, forgotten, rack
+        replica_id, replica_epoch, wait_ms, bytes_min, bytes_max, bool(committed), partitions, forgotten, rack, wanted
     )
     return correlation, request
+
+
+def _signed(mask: int) -> int:
+    return mask - (1 << 64) if mask >> 63 else mask
 
 
 def encode_fetch_response(correlation: int, response: FetchResponse) -> Frame:

@@ -19,9 +19,11 @@ def fetched(
     aborted: Sequence[tuple[ProducerId, Offset]] = (),
     in_files: Sequence[RecordsInFile] = (),
     preferred_read_replica: NodeId = NO_NODE,
+    filtered_until: Offset = NO_OFFSET,
 ) -> FetchedPartition:
     """Return records, or none, and the partition's watermarks. ``aborted``: the aborted transactions with records among
-    these. ``preferred_read_replica``: where to read instead."""
+    these. ``preferred_read_replica``: where to read instead. ``filtered_until``: there is nothing else for the reader's
+    filter below it."""
     partition = replica.partition
     return FetchedPartition(
         replica.key.topic_id,
@@ -30,6 +32,7 @@ def fetched(
         high_watermark=partition.high_watermark,
         last_stable_offset=partition.last_stable_offset,
         log_start_offset=partition.log.log_start_offset,
+        diverging_end_offset=filtered_until,
         current_leader=partition.state.leader,
         current_leader_epoch=partition.state.leader_epoch,
         preferred_read_replica=preferred_read_replica,

@@ -12,7 +12,17 @@ from typing import Final, Protocol
 
 from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import NO_LEADER_EPOCH, NO_NODE, LeaderEpoch, Offset, ProducerId, TopicId, TopicIdPartition
+from tidelog.model.ids import (
+    NO_LEADER_EPOCH,
+    NO_NODE,
+    NO_OFFSET,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TopicId,
+    TopicIdPartition,
+)
+from tidelog.proto.records.header_filter import HeaderMask
 from tidelog.proto.transport.frames import FetchedPartition, FetchRequest, FetchResponse, RecordsInFile
 from tidelog.replication.partition.answers import diverged, fetched, refused_by_follower, refused_fetch
 from tidelog.replication.partition.follower import FollowerState, check_position
@@ -24,6 +34,9 @@ from tidelog.storage.disk.log_errors import LogDirFailed
 from tidelog.storage.segments.log_read import LogSpan
 
 ReadFailed = Callable[[Replica, LogDirFailed], None]
+PAGES_MAX: Final = 64
+"""Most pages of filter indexes that one fetch reads, each of 339 blocks: some 5 ms. The next fetch goes on
+from there."""
 _NO_PIECES: Final[list[Buffer]] = []
 _NO_SPANS: Final[list[RecordsInFile]] = []
 """Most partitions of a large fetch have no data: they share this list, and nothing is added to it."""
@@ -98,6 +111,7 @@ class ConsumerFetch:
         "_is_final",
         "_is_looking",
         "_owner",
+        "_pages_left",
         "_parts",
         "_request",
         "_size",
@@ -112,6 +126,7 @@ class ConsumerFetch:
         self._bytes_left = min(request.bytes_max, owner.settings.fetch_max_bytes)
         self._bytes_min = min(request.bytes_min, self._bytes_left)
         self._size = 0
+        self._pages_left = PAGES_MAX
         self._held = 0
         self._is_looking = True
         self._waits = False
@@ -227,13 +242,39 @@ class ConsumerFetch:
         if not part.size and (answer := self._judged(replica, serving, item)) is not None:
             return answer
         end = partition.fetchable_end(self._request.read_committed)
+        wanted = self._request.wanted
+        return (
+            self._read_to(part, replica, end, end) if wanted is None else self._read_wanted(part, replica, end, wanted)
+        )
+
+    def _read_wanted(self, part: Part, replica: Replica, end: Offset, wanted: HeaderMask) -> FetchedPartition | None:
+        """Like :meth:`_read_to`, but skip what the filter does not want, as far as indexes tell."""
+        part.cut = part.next_offset < end
+        while part.cut and self._pages_left > 0:
+            try:
+                found = replica.partition.log.next_wanted(part.next_offset, end, wanted, self._pages_left)
+            except LogDirFailed as failure:
+                self._owner.failed(replica, failure)
+                return refused_fetch(replica, ErrorCode.KAFKA_STORAGE_ERROR)
+            self._pages_left -= max(found.pages, 1)
+            part.next_offset = found.start
+            part.cut = found.start < end
+            if found.start < found.end:
+                answer = self._read_to(part, replica, found.end, end)
+                if answer is not None or part.next_offset == found.start:
+                    return answer
+        return None
+
+    def _read_to(self, part: Part, replica: Replica, stop: Offset, end: Offset) -> FetchedPartition | None:
+        """Read up to ``stop`` as far as there is room; ``end``: of what is readable."""
+        partition, item = replica.partition, part.item
         room = min(item.bytes_max - part.size, self._bytes_left - self._size)
         part.cut = part.next_offset < end
         if not part.cut or (room <= 0 and self._size > 0):
             return None
         look = partition.log.find if self._in_files else partition.log.read
         try:
-            read = look(part.next_offset, max(room, 0), offset_end=end, at_least_one=self._size == 0)
+            read = look(part.next_offset, max(room, 0), offset_end=stop, at_least_one=self._size == 0)
         except LogDirFailed as failure:
             self._owner.failed(replica, failure)
             return refused_fetch(replica, ErrorCode.KAFKA_STORAGE_ERROR)
@@ -308,15 +349,16 @@ class ConsumerFetch:
             return serving
         if part.size and isinstance(serving, FollowerState):
             part.replica.partition.counts.nearby_reads += 1
+        filtered_until = NO_OFFSET if self._request.wanted is None else part.next_offset
         if not self._request.read_committed or not part.size:
-            return fetched(part.replica, part.pieces, in_files=part.spans)
+            return fetched(part.replica, part.pieces, in_files=part.spans, filtered_until=filtered_until)
         try:
             found = part.replica.partition.log.aborted_within(part.item.fetch_offset, part.next_offset)
         except LogDirFailed as failure:
             self._owner.failed(part.replica, failure)
             return refused_fetch(part.replica, ErrorCode.KAFKA_STORAGE_ERROR)
         aborted = [(ProducerId(each.producer_id), Offset(each.first_offset)) for each in found]
-        return fetched(part.replica, part.pieces, aborted, part.spans)
+        return fetched(part.replica, part.pieces, aborted, part.spans, filtered_until=filtered_until)
 
     def _leave(self) -> None:
         """Stop watching after the answer or a cancellation, and release data that no answer holds."""

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from tidelog.model.ids import TopicPartition as TopicPartition
     from tidelog.proto.calls.api import ConfigChange as ConfigChange
     from tidelog.proto.calls.api import ConfigResource as ConfigResource
+    from tidelog.proto.records.header_filter import HeaderFilter as HeaderFilter
     from tidelog.proto.records.sent_columns import BlobView as BlobView
     from tidelog.proto.records.sent_columns import HeaderView as HeaderView
     from tidelog.proto.records.sent_columns import NumberView as NumberView
@@ -102,6 +103,7 @@ _HOMES = {
     "DelegationToken": "client.admin.delegation_tokens",
     "DeliveryFuture": "client.delivery",
     "GroupState": "client.admin.group_types",
+    "HeaderFilter": "proto.records.header_filter",
     "HeaderView": "proto.records.sent_columns",
     "NewTopic": "client.admin.types",
     "NumberView": "proto.records.sent_columns",

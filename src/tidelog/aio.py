@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tidelog import DelegationToken as DelegationToken
     from tidelog import DeliveryFuture as DeliveryFuture
     from tidelog import GroupState as GroupState
+    from tidelog import HeaderFilter as HeaderFilter
     from tidelog import HeaderView as HeaderView
     from tidelog import NewTopic as NewTopic
     from tidelog import NumberView as NumberView

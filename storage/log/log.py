@@ -26,7 +26,7 @@ from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import NO_OFFSET, LeaderEpoch, Offset
 from tidelog.model.settings.topic_config import LOG_APPEND_TIME
 from tidelog.proto.records.batches import Batch, CorruptBatch, patched_header, set_log_append_time
-from tidelog.storage.log.movable_log import MovableLog
+from tidelog.storage.log.filtered_log import FilteredLog
 from tidelog.storage.log.recompression import KEEP, in_topics_codec
 from tidelog.storage.producers.append_checks import (
     LogAppend,
@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Log(MovableLog):
+class Log(FilteredLog):
     """A partition's log. Created by :class:`tidelog.storage.log.log_manager.LogManager`."""
 
     __slots__ = ()

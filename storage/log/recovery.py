@@ -11,6 +11,7 @@ The rules, in the order of their application:
   come back;
 - valid data after the recovery point is written again, so that the next sync writes it;
 - indexes are rebuilt after the recovery point; before it they are repaired on use;
+- indexes for filters are trusted if their segment lies wholly before it, and dropped otherwise;
 - leader epochs after the recovery point come from the batches, and all of them do if the file is missing;
 - producers come from the newest readable snapshot within the log and from the batches after it;
 - the index of aborted transactions is trusted up to the recovery point; from there on it is rebuilt from the log: the
@@ -42,6 +43,7 @@ from tidelog.storage.segments.leader_epochs import LeaderEpochs
 from tidelog.storage.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    FILTER_INDEX_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     MENDED_SUFFIX,
@@ -59,7 +61,7 @@ WRITTEN_BYTES: Final = 1 << 20
 SPARSE_MARK: Final = "sparse-offsets"
 """An empty file: this log has gaps between its offsets (a compacted log, or a copy of one)."""
 _UNFINISHED: Final = (DELETED_SUFFIX, ".tmp", CLEANED_SUFFIX, MENDED_SUFFIX)
-_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_INDEX_SUFFIXES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, FILTER_INDEX_SUFFIX)
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +120,8 @@ class _Loader:
         self.now_ms = now_ms
         self.segments: list[Segment] = []
         self.snapshots: list[int] = []
+        self.filtered: set[int] = set()
+        """Bases of the segments with an index for filters."""
         self.epochs = LeaderEpochs()
         self.epochs_known = False
         self.epochs_differ = False
@@ -144,6 +148,7 @@ class _Loader:
         for suffix in _INDEX_SUFFIXES:
             for base in sorted(set(_offsets(names, suffix)).difference(bases)):
                 self.remove(file_name(base, suffix))
+        self.filtered = set(_offsets(names, FILTER_INDEX_SUFFIX))
         self.snapshots = sorted(_offsets(names, SNAPSHOT_SUFFIX))
         for base in bases:
             size = self.files.size(f"{self.directory}/{file_name(base, LOG_SUFFIX)}")
@@ -177,7 +182,7 @@ class _Loader:
             for old in sorted(each for each in _offsets(names, LOG_SUFFIX) if base < each < end):
                 for suffix in (*_INDEX_SUFFIXES, SNAPSHOT_SUFFIX, LOG_SUFFIX):
                     self._take_out(names, file_name(old, suffix))
-            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, FILTER_INDEX_SUFFIX):
                 self._take_out(names, file_name(base, suffix))
             # The transaction index cannot be rebuilt: the existing one may already be the copy's.
             transactions = f"{self.directory}/{file_name(base, TXN_INDEX_SUFFIX)}"
@@ -423,10 +428,21 @@ class _Loader:
         while len(self.segments) > number:
             segment = self.segments.pop()
             segment.close()
-            for index in (segment.offsets.file.path, segment.times.file.path, segment.transactions.file.path):
+            indexes = (segment.offsets.file, segment.times.file, segment.transactions.file, segment.filters.file)
+            for index in (file.path for file in indexes):
                 if self.files.exists(index):
                     self.files.unlink(index)
             self.remove(file_name(segment.base_offset, LOG_SUFFIX))
+
+    def drop_filters(self, durable_end: int) -> None:
+        """Remove the indexes for filters of segments that may have changed: those that were not wholly durable, and
+        the last one, which takes appends."""
+        for number, segment in enumerate(self.segments):
+            is_last = number == len(self.segments) - 1
+            if is_last or self.segments[number + 1].base_offset > durable_end:
+                name = file_name(segment.base_offset, FILTER_INDEX_SUFFIX)
+                if segment.base_offset in self.filtered and self.files.exists(f"{self.directory}/{name}"):
+                    self.remove(name)
 
     def sync_names(self) -> None:
         if self.names_changed:
@@ -487,6 +503,7 @@ def load_log(
         logger.warning("%s: the log ends at %d, before its start %d: emptied", directory, end, log_start_offset)
         loader.restart_at(log_start_offset)
         end = log_start_offset
+    loader.drop_filters(durable_end)
     start = max(log_start_offset, loader.segments[0].base_offset)
     loader.epochs.truncate_from_end(end)
     loader.complete_epochs(start)

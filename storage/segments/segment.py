@@ -18,6 +18,7 @@ from tidelog.storage.disk.files import start_over
 from tidelog.storage.disk.handles import HandlePool, PooledFile
 from tidelog.storage.segments.batch_walk import HEADER_CHUNK, batch_size_at, walk_headers
 from tidelog.storage.segments.examination import DamagedRange
+from tidelog.storage.segments.filter_index import FilterIndex
 from tidelog.storage.segments.index import RELATIVE_MAX, OffsetIndex, TimeIndex
 from tidelog.storage.segments.transaction_index import TransactionIndex
 
@@ -25,6 +26,7 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TXN_INDEX_SUFFIX: Final = ".txnindex"
+FILTER_INDEX_SUFFIX: Final = ".filterindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
@@ -63,6 +65,7 @@ class Segment:
         "bytes_since_index",
         "created_ms",
         "damage",
+        "filters",
         "first_timestamp",
         "log",
         "max_timestamp",
@@ -85,6 +88,7 @@ class Segment:
         self.offsets = OffsetIndex(pool, stem + INDEX_SUFFIX + suffix)
         self.times = TimeIndex(pool, stem + TIME_INDEX_SUFFIX + suffix)
         self.transactions = TransactionIndex(pool, stem + TXN_INDEX_SUFFIX + suffix)
+        self.filters = FilterIndex(pool, stem + FILTER_INDEX_SUFFIX + suffix, base_offset)
         self.bytes_since_index = 0
         self.first_timestamp: int | None = None
         self.max_timestamp = -1
@@ -121,7 +125,7 @@ class Segment:
 
     def renamed_to(self, directory: str) -> None:
         """Note that the files' directory was renamed."""
-        for file in (self.log, self.offsets.file, self.times.file, self.transactions.file):
+        for file in (self.log, self.offsets.file, self.times.file, self.transactions.file, self.filters.file):
             file.renamed_to(directory)
 
     # --- Writing -------------------------------------------------------------------------------
@@ -205,6 +209,7 @@ class Segment:
         self.offsets.file.close()
         self.times.file.close()
         self.transactions.file.close()
+        self.filters.file.close()
 
     # --- Taking up what is on disk -------------------------------------------------------------
 

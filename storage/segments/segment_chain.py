@@ -15,6 +15,7 @@ from tidelog.storage.segments.retention import SegmentAge
 from tidelog.storage.segments.segment import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    FILTER_INDEX_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
@@ -26,7 +27,7 @@ from tidelog.storage.segments.segment import (
 )
 from tidelog.storage.segments.transaction_index import AbortedTransaction, aborted_within
 
-_FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, FILTER_INDEX_SUFFIX)
 _FILES_OF_SEGMENT: Final = (LOG_SUFFIX, *_FILES_BESIDE_LOG)
 _FILES_OF_COPY: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
 """The log comes last: its name identifies a swap. A transaction index goes before them all, durably."""
@@ -165,11 +166,26 @@ class SegmentChain:
         before(end)
         self.remove_from(number + 1)
         self.active = segment
+        self._drop_filters(segment)
         if position < segment.size:
             self.size -= segment.size - position
             segment.cut(position, end, index_interval)
         self.unsynced = [file for file in self.unsynced if file not in (segment.offsets.file, segment.times.file)]
         return Offset(end)
+
+    def store_filters(self, segment: Segment, content: bytes) -> None:
+        """Write a full segment's index for filters. Whatever a power loss leaves, its pages tell."""
+        path = segment.filters.file.path
+        write_file(self._pool.files, path + ".tmp", content)
+        self._pool.files.rename(path + ".tmp", path)
+        segment.filters.forget()
+
+    def _drop_filters(self, segment: Segment) -> None:
+        """Remove the index for filters, durably, before its segment takes other batches."""
+        if segment.filters.pages:
+            self.remove_file(file_name(segment.base_offset, FILTER_INDEX_SUFFIX))
+            self.sync_names()
+        segment.filters.forget()
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and start an empty segment at ``offset``, durably."""

@@ -8,6 +8,13 @@ from tests.mutants import Session, bound
 from tidelog.chaos.simulated.mutants.mutant import Mutant
 
 _PRIORITY = "client/consumer/test_priority.py::"
+_STORED = "storage/test_filtered_log.py::"
+_FETCHED = "replication/serving/test_filtering.py::"
+_SAME = f"{_FETCHED}test_the_server_finds_what_the_client_would"
+_READ = "client/consumer/test_header_filter.py::"
+_INDEX = "storage.segments.filter_index"
+_LOG = "storage.log.filtered_log"
+_FETCH = "replication.serving.consumer_fetch"
 MUTANTS = (
     bound(
         "the-heaviest-level-first",
@@ -29,6 +36,118 @@ MUTANTS = (
         "                    level.credit -= len(taken)\n",
         "",
         f"{_PRIORITY}test_a_group_reads_by_weight_and_loses_nothing_in_a_rebalance",
+    ),
+    bound(
+        "markers-are-left-out",
+        "proto.records.header_filter",
+        "    if batch.is_control:\n        return ALL\n",
+        "    if batch.is_control:\n        return 0\n",
+        _SAME,
+    ),
+    bound(
+        "records-without-the-header-have-no-bit",
+        "proto.records.header_filter",
+        "mask |= _WITHOUT if value is None else",
+        "mask |= 0 if value is None else",
+        f"{_FETCHED}test_masks_of_what_is_there_and_what_is_wanted_meet",
+    ),
+    bound(
+        "small-batches-of-a-block-are-forgotten",
+        _INDEX,
+        "        self._mask |= mask\n",
+        "        self._mask = mask\n",
+        f"{_STORED}test_what_is_not_wanted_is_skipped",
+    ),
+    bound(
+        "damaged-pages-are-believed",
+        _INDEX,
+        "            or crc32(memoryview(raw)[4:], self._base_crc) != found[0]\n",
+        "",
+        f"{_STORED}test_a_damaged_index_is_not_believed_and_made_again",
+    ),
+    bound(
+        "pages-of-another-segment-are-believed",
+        _INDEX,
+        'return crc32(base_offset.to_bytes(8, "big"))',
+        "return 0",
+        f"{_STORED}test_a_damaged_index_is_not_believed_and_made_again",
+    ),
+    bound(
+        "an-index-of-another-header-is-used",
+        _LOG,
+        "segment.filters.is_of(header, segment.size)",
+        "bool(segment.filters.pages)",
+        f"{_STORED}test_another_header_needs_another_index",
+    ),
+    bound(
+        "what-is-not-durable-is-indexed",
+        _LOG,
+        "            if following.base_offset > self.recovery_point:\n                break\n",
+        "",
+        f"{_STORED}test_only_what_is_durable_is_indexed",
+    ),
+    bound(
+        "a-cut-segment-keeps-its-index",
+        "storage.segments.segment_chain",
+        "        self._drop_filters(segment)\n        if position",
+        "        if position",
+        f"{_STORED}test_a_crash_at_any_step_hides_nothing",
+    ),
+    bound(
+        "a-segment-that-lost-its-end-keeps-its-index",
+        "storage.log.recovery",
+        "    loader.drop_filters(durable_end)\n",
+        "",
+        f"{_STORED}test_the_index_of_a_segment_that_lost_its_end_is_dropped",
+    ),
+    bound(
+        "a-compacted-segment-keeps-its-index",
+        "storage.segments.segment_chain",
+        "_FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, FILTER_INDEX_SUFFIX)",
+        "_FILES_BESIDE_LOG: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)",
+        f"{_STORED}test_deleted_segments_take_their_indexes_along",
+    ),
+    bound(
+        "filters-look-past-what-is-readable",
+        _LOG,
+        "            offset = min(max(Offset(base + start), offset), offset_end)\n",
+        "            offset = max(Offset(base + start), offset)\n",
+        f"{_STORED}test_what_is_not_wanted_is_skipped",
+    ),
+    bound(
+        "a-fetch-looks-at-any-number-of-pages",
+        _FETCH,
+        "            self._pages_left -= max(found.pages, 1)\n",
+        "",
+        f"{_FETCHED}test_a_filter_that_matches_nothing_is_bounded_and_then_waits",
+    ),
+    bound(
+        "brokers-do-not-say-how-far-they-looked",
+        _FETCH,
+        "NO_OFFSET if self._request.wanted is None else part.next_offset",
+        "NO_OFFSET",
+        f"{_FETCHED}test_a_filter_that_matches_nothing_is_bounded_and_then_waits",
+    ),
+    bound(
+        "a-poll-looks-at-any-number-of-records",
+        "client.consumer.core",
+        "while len(out) < count_max and looked_at < LOOKED_AT_MAX:",
+        "while len(out) < count_max:",
+        f"{_READ}test_one_poll_looks_at_a_bounded_number_of_records_and_goes_on",
+    ),
+    bound(
+        "a-poll-that-found-nothing-waits-for-news",
+        "client.consumer.core",
+        "            if looked_at >= LOOKED_AT_MAX:\n                self._on_data()\n",
+        "",
+        f"{_READ}test_one_poll_looks_at_a_bounded_number_of_records_and_goes_on",
+    ),
+    bound(
+        "the-consumer-believes-the-broker",
+        "client.consumer.core",
+        "records = [record for record in records if wants(record.headers)]",
+        "records = [record for record in records if wants]",
+        f"{_READ}test_brokers_leave_out_what_nobody_wants",
     ),
 )
 

@@ -111,7 +111,7 @@ CONSUMER_DEFAULTS = {
         (
             ConsumerConfig,
             CONSUMER_DEFAULTS,
-            {"key_deserializer", "value_deserializer", "interceptor_classes", "priority_weights"},
+            {"key_deserializer", "value_deserializer", "interceptor_classes", "priority_weights", "header_filter"},
         ),
     ],
 )

@@ -53,6 +53,7 @@ KAFKA_TOPIC_DEFAULTS = {
     "delay.sources": "",
     "delay.target": "",
     "delay.targets": "",
+    "filter.header": "",
     "message.ttl.ms": "-1",
     "link.name": "",
     "link.source": "",
@@ -83,7 +84,8 @@ def test_topic_defaults_are_kafkas() -> None:
 
 def test_every_topic_setting_has_its_broker_default() -> None:
     own = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
-    own |= {name for name in TOPIC_CONFIG_DEF.settings if name.startswith(("delay.", "link."))} | {"message.ttl.ms"}
+    own |= {name for name in TOPIC_CONFIG_DEF.settings if name.startswith(("delay.", "link."))}
+    own |= {"filter.header", "message.ttl.ms"}
     assert set(BROKER_SYNONYMS) | own == set(TOPIC_CONFIG_DEF.settings), "these make sense for their topic alone"
     assert set(BROKER_SYNONYMS.values()) <= set(NODE_CONFIG_DEF.settings)
     assert NodeConfig.parse(ONE).topic_defaults() == TopicConfig()

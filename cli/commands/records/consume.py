@@ -19,7 +19,7 @@ from tidelog.cli.terminal.times import time_ms
 from tidelog.model.escaping import escaped
 
 if TYPE_CHECKING:
-    from tidelog import Consumer, ConsumerRecord, TopicPartition
+    from tidelog import Consumer, ConsumerRecord, HeaderFilter, TopicPartition
 
 POLL_S: Final = 0.5
 TAKEN: Final = {**CLIENT_TAKEN, "group_id": "--group names it"}
@@ -47,6 +47,13 @@ LOOK_UP_TIMEOUT_S: Final = 1.5
     metavar="GROUP",
     help="Join this group: share partitions with its other members, resume where the group stopped.",
 )
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Only records whose header NAME has this value; repeatable, for several values of one header.",
+)
 @click.option("--max", "records_max", type=click.IntRange(1), metavar="N", help="Stop after N records.")
 @click.option("--until-end", is_flag=True, help="Stop at the end offset as of the start of the command.")
 @click.option("--timeout", type=Seconds(0), metavar="SECONDS", help="Stop when no record has arrived for this long.")
@@ -63,6 +70,7 @@ def consume(
     from_time: str | None,
     partitions: tuple[int, ...],
     group: str | None,
+    headers: tuple[str, ...],
     records_max: int | None,
     until_end: bool,
     timeout: float | None,
@@ -92,6 +100,8 @@ def consume(
     from tidelog import Consumer
 
     settings.setdefault("allow_auto_create_topics", False)  # a typo should not create a topic
+    if headers:
+        settings["header_filter"] = _filter(headers)
     bounded = until_end or records_max is not None or timeout is not None
     show = _printer(as_json, keys, details)
     if group is not None:
@@ -133,6 +143,16 @@ def consume(
         except KeyboardInterrupt:
             return EXIT_INTERRUPTED if bounded else 0
     return 0
+
+
+def _filter(headers: tuple[str, ...]) -> HeaderFilter:
+    from tidelog import HeaderFilter
+
+    pairs = [header.partition("=") for header in headers]
+    names = {name for name, _, _ in pairs}
+    if len(names) > 1 or not all(name and equals for name, equals, _ in pairs):
+        raise click.UsageError(f"--header: expected NAME=VALUE, with one NAME in all, found {' '.join(headers)}")
+    return HeaderFilter(names.pop(), [value for _, _, value in pairs])
 
 
 def _partitions(consumer: Consumer, topic: str, wanted: tuple[int, ...]) -> list[TopicPartition]:
