@@ -38,6 +38,10 @@ _COMMANDS: Final = {
         "coordination.transactions:transactions",
         "List and describe transactions, find and end hanging ones.",
     ),
+    "lineage": (
+        "coordination.lineage:lineage",
+        "Show which programs read from which topics and write to which.",
+    ),
     "acls": ("access.acls:acls", "List, add and remove access control lists."),
     "quotas": ("access.quotas:quotas", "Show and change quotas of users, client ids and addresses."),
     "users": ("access.users:users", "List users with passwords; set and delete passwords."),

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.model.regular_expressions import BadPattern, compiled
 from tidelog.model.sinks import coordinator_key, job_fault, part_fault, sink_fault, sink_key
 from tidelog.proto.calls.backup_api import HOLD_MS_MAX, HoldTransactionsRequest, HoldTransactionsResponse
-from tidelog.proto.calls.group_api import GroupPartition
+from tidelog.proto.calls.group_api import GroupPartition, OffsetCommitResult
 from tidelog.proto.calls.sink_api import (
     AbortJobRequest,
     AbortJobResponse,
@@ -43,6 +43,8 @@ from tidelog.proto.calls.transaction_api import (
     AddPartitionsToTxnResponse,
     AddPartitionsTransaction,
     DescribedTransaction,
+    DescribeLineageRequest,
+    DescribeLineageResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -53,6 +55,7 @@ from tidelog.proto.calls.transaction_api import (
     ListTransactionsResponse,
     PrepareTransactionRequest,
     PrepareTransactionResponse,
+    TxnOffsetCommitRequest,
 )
 from tidelog.proto.logs.coordinator_records import STRING_BYTES_MAX
 from tidelog.proto.records.encoder import BatchBuilder
@@ -62,6 +65,7 @@ from tidelog.replication.coordinators.coordinator_shell import CoordinatorShell,
 from tidelog.transactions.adding import added
 from tidelog.transactions.counters import TransactionCounters, TransactionGauges
 from tidelog.transactions.effects import Allocate, Answer, Append, Effect, SendMarkers, StopMarkers
+from tidelog.transactions.lineage import Lineage
 from tidelog.transactions.marker_sender import MarkerSender, Sending
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.shard import Shard
@@ -84,6 +88,8 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         newest_connection: Callable[[], int] = lambda: 0,
     ) -> None:
         self.counters = TransactionCounters()
+        self.lineage = Lineage()
+        self._lineage_since_ms = clock.now_ms()
         count = settings.state_log_num_partitions if partitions is None else partitions
         super().__init__(TRANSACTION_STATE_TOPIC, count, clock, log, self.counters, on_fatal)
         self.settings = settings
@@ -123,6 +129,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
             self._log.batch_bytes_max(partition),
             counters=self.counters,
             connections_before=self._newest_connection(),
+            lineage=self.lineage,
         )
 
     def _load_bytes(self) -> int:
@@ -169,6 +176,7 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
         return self._ask(_id_key(request.transactional_id), PrepareTransactionResponse, Shard.prepare, request)
 
     def end(self, request: EndTxnRequest, context: CallContext) -> asyncio.Future[EndTxnResponse]:
+        self.lineage.ends(request.transactional_id, context.client_id)
         return self._ask(_id_key(request.transactional_id), EndTxnResponse, Shard.end, request, context.connection)
 
     # --- Ledgers of sinks ---------------------------------------------------------------------------
@@ -223,6 +231,16 @@ class TransactionCoordinator(CoordinatorShell[Shard, Effect]):
             return done(ListTransactionsResponse(ErrorCode.INVALID_REGULAR_EXPRESSION, error_message=str(bad)))
         found = self._list(lambda shard: shard.list_transactions(request, self._now()))
         return done(ListTransactionsResponse(*found))
+
+    def read(self, request: TxnOffsetCommitRequest, results: Iterable[OffsetCommitResult], client_id: str) -> None:
+        """Note which offsets joined a transaction."""
+        topics = (result.topic for result in results if result.error is ErrorCode.NONE)
+        self.lineage.read(request.transactional_id, request.group_id, client_id, topics, self._now().wall_ms)
+
+    async def describe_lineage(self, _: DescribeLineageRequest, __: CallContext) -> DescribeLineageResponse:
+        """What this node saw; which partitions it leads now does not matter."""
+        lineage = self.lineage
+        return DescribeLineageResponse(ErrorCode.NONE, lineage.edges(), lineage.forgotten, self._lineage_since_ms)
 
     def hold(self, request: HoldTransactionsRequest, context: CallContext) -> asyncio.Future[HoldTransactionsResponse]:
         """Stop deciding for a while, in all partitions that this node leads, or in none."""

@@ -19,7 +19,7 @@ from typing import Final
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import ProducerEpoch, ProducerId, TopicPartition
 from tidelog.model.moment import Moment
-from tidelog.model.sinks import is_sinks
+from tidelog.model.sinks import is_sinks, sink_key
 from tidelog.proto.calls.group_api import GroupPartition
 from tidelog.proto.calls.transaction_api import (
     EndTxnRequest,
@@ -235,6 +235,8 @@ class Ending:
         assert entry.value is not None
         if entry.value.state is TransactionState.PREPARE_COMMIT:
             counters.committed += 1
+            name = entry.transactional_id if entry.attempt is None else sink_key(entry.attempt.sink)
+            self._shard.lineage.wrote(name, (at.topic for at in entry.value.partitions), now.wall_ms)
         else:
             counters.aborted += 1
             counters.timed_out += cause in (Cause.TIMED_OUT, Cause.SINK_TIMED_OUT)

@@ -45,6 +45,7 @@ from tidelog.transactions.ending import Ending
 from tidelog.transactions.expiring import Expiring
 from tidelog.transactions.holding import Holding
 from tidelog.transactions.initialising import Initialising, unallocated
+from tidelog.transactions.lineage import Lineage
 from tidelog.transactions.replaying import Replaying
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.shard_state import PendingAppend, ShardState, TimerKey, TimerKind
@@ -77,10 +78,11 @@ class Shard(CoordinatorCore[TimerKey, Effect, PendingAppend]):
         *,
         counters: TransactionCounters | None = None,
         connections_before: int = 0,
+        lineage: Lineage | None = None,
     ) -> None:
         """``connections_before``: this node's newest connection now."""
         self._state = ShardState(
-            leader_epoch, settings, batch_bytes_max, counters or TransactionCounters(), connections_before
+            leader_epoch, settings, batch_bytes_max, counters or TransactionCounters(), connections_before, lineage
         )
         self._ending = Ending(self._state)
         self._initialising = Initialising(self._state, self._ending)

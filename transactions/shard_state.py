@@ -19,6 +19,7 @@ from tidelog.replication.coordinators.coordinator_core import CoreState, append_
 from tidelog.transactions.counters import TransactionCounters
 from tidelog.transactions.effects import Allocate, Answer, Append, Effect
 from tidelog.transactions.ledger import Ledger, Sink
+from tidelog.transactions.lineage import Lineage
 from tidelog.transactions.settings import TransactionSettings
 from tidelog.transactions.transaction import Busy, Entry, Transaction
 from tidelog.transactions.transitions import ALLOWED, Cause, TransactionState, Transition
@@ -92,6 +93,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         "entries",
         "hold",
         "idle_watchers",
+        "lineage",
         "ongoing",
         "sendings",
         "settings",
@@ -106,12 +108,14 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         batch_bytes_max: int,
         counters: TransactionCounters,
         connections_before: int = 0,
+        lineage: Lineage | None = None,
     ) -> None:
         super().__init__(leader_epoch, batch_bytes_max)
         self.settings = settings
         self.connections_before = connections_before
         """This node's newest connection at its election."""
         self.counters = counters
+        self.lineage = lineage or Lineage()
         self.entries: dict[str, Entry] = {}
         self.sinks: dict[str, Sink] = {}
         self.ongoing: dict[str, Entry] = {}

@@ -48,11 +48,13 @@ from tidelog.proto.calls.transaction_api import (
     AddPartitionsToTxnResponse,
     AddPartitionsTransaction,
     DescribedTransaction,
+    DescribeLineageRequest,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
     InitProducerIdRequest,
+    LineageEdge,
     ListTransactionsRequest,
     PartitionProducers,
     PrepareTransactionRequest,
@@ -152,6 +154,14 @@ def _id_fault(_: object, transactional_id: str, access: Access, __: MetadataImag
     return NONE if access.transaction(DESCRIBE, transaction_name(transactional_id)) else NO_TRANSACTION
 
 
+def _may_see_edge(found: LineageEdge, access: Access) -> bool:
+    return (
+        access.transaction(DESCRIBE, found.transactional_id)
+        and access.topic(DESCRIBE, found.topic)
+        and (not found.group_id or access.group(DESCRIBE, found.group_id))
+    )
+
+
 TRANSACTIONS: Final[dict[type[Request[Any]], Rule]] = {
     InitProducerIdRequest: whole(_init_fault),
     AddPartitionsToTxnRequest: _add_partitions,
@@ -179,6 +189,7 @@ TRANSACTIONS: Final[dict[type[Request[Any]], Rule]] = {
         "transactions",
         lambda found, access: access.transaction(DESCRIBE, transaction_name(found.transactional_id)),
     ),
+    DescribeLineageRequest: shown("edges", _may_see_edge),
     DescribeProducersRequest: each(
         "partitions",
         "partitions",

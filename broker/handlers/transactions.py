@@ -36,6 +36,7 @@ from tidelog.proto.calls.transaction_api import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsTransaction,
+    DescribeLineageRequest,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
@@ -125,6 +126,7 @@ class TransactionCalls:
             EndTxnRequest: coordinator.end,
             DescribeTransactionsRequest: coordinator.describe,
             ListTransactionsRequest: coordinator.list_transactions,
+            DescribeLineageRequest: coordinator.describe_lineage,
             BeginSinkTransactionRequest: coordinator.begin_sink_transaction,
             CommitBatchRequest: coordinator.commit_batch,
             AbortJobRequest: coordinator.abort_job,
@@ -176,7 +178,9 @@ class TransactionCalls:
         async def commit(known: tuple[OffsetCommitPartition, ...]) -> Sequence[OffsetCommitResult]:
             return (await self._groups.commit_transactional(replace(request, partitions=known), context)).results
 
-        return TxnOffsetCommitResponse(await commit_known(self._view.image, request.partitions, commit))
+        results = await commit_known(self._view.image, request.partitions, commit)
+        self._coordinator.read(request, results, context.client_id)
+        return TxnOffsetCommitResponse(results)
 
     # --- Markers ------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ from tidelog.proto.calls.connection_api import CloseConnectionsResponse, Describ
 from tidelog.proto.calls.group_api import ListGroupsResponse
 from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.calls.sink_api import ListSinksResponse
-from tidelog.proto.calls.transaction_api import ListTransactionsResponse
+from tidelog.proto.calls.transaction_api import DescribeLineageResponse, ListTransactionsResponse
 from tidelog.proto.transport.network import Network
 
 A = TypeVar("A", bound="AdminBase")
@@ -62,6 +62,7 @@ L = TypeVar(
     "L",
     ListGroupsResponse,
     ListTransactionsResponse,
+    DescribeLineageResponse,
     ListSinksResponse,
     DescribeLogDirsResponse,
     DescribeConnectionsResponse,

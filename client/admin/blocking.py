@@ -15,6 +15,7 @@ from tidelog.client.admin.sinks import SinkDescription, SinkListing
 from tidelog.client.admin.transaction_types import (
     AbortTransactionSpec,
     FencedProducer,
+    Lineage,
     ProducerState,
     TransactionDescription,
     TransactionListing,
@@ -384,6 +385,11 @@ class Admin(BlockingAdmin):
                 states=states, producer_ids=producer_ids, duration_ms=duration_ms, timeout=timeout
             )
         )
+
+    def describe_lineage(self, *, timeout: float | None = None) -> Lineage:
+        """Return which transactional ids have read from and written to which topics, as far as the live brokers
+        remember: since they started, and no more than each has room for. Kafka has no such call."""
+        return self._run(self._inner.describe_lineage(timeout=timeout))
 
     def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tidelog.client.admin.group_types import CoordinatorNode, StateName
 from tidelog.model.ids import NodeId, TopicPartition
+from tidelog.proto.calls.transaction_api import LineageEdge
 
 
 class TransactionState(StateName):
@@ -37,6 +39,15 @@ class TransactionListing:
     producer_id: int
     state: TransactionState
     coordinator: NodeId
+
+
+class Lineage(NamedTuple):
+    """What was read and written, by transactional id and topic, as far as all brokers remember since ``since_ms``;
+    ``forgotten``: how many edges they had no room for."""
+
+    edges: list[LineageEdge]
+    since_ms: int
+    forgotten: int
 
 
 @dataclass(frozen=True, slots=True)

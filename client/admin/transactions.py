@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from tidelog.client.admin.base import AdminBase, found_or_raise
@@ -15,6 +16,7 @@ from tidelog.client.admin.coordinators import Asked, Deadline, Said, ask_coordin
 from tidelog.client.admin.transaction_types import (
     AbortTransactionSpec,
     FencedProducer,
+    Lineage,
     ProducerState,
     TransactionDescription,
     TransactionListing,
@@ -27,12 +29,14 @@ from tidelog.proto.calls.group_api import TRANSACTION_COORDINATOR, GroupPartitio
 from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.calls.transaction_api import (
     DescribedTransaction,
+    DescribeLineageRequest,
     DescribeProducersRequest,
     DescribeProducersResponse,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
+    LineageEdge,
     ListTransactionsRequest,
     ProducerDescription,
     TransactionMarker,
@@ -80,6 +84,20 @@ class TransactionAdmin(AdminBase):
             for one in answer.transactions
         }
         return sorted(found.values(), key=lambda listing: listing.transactional_id)
+
+    async def describe_lineage(self, *, timeout: float | None = None) -> Lineage:
+        """Return which transactional ids have read from and written to which topics, as far as the live brokers
+        remember: since they started, and no more than each has room for. Kafka has no such call."""
+        answers = (await self._ask_every_broker(DescribeLineageRequest(), timeout)).values()
+        edges: dict[tuple[str, str, bool, str], LineageEdge] = {}
+        for edge in sorted((edge for answer in answers for edge in answer.edges), key=lambda edge: edge.last_ms):
+            key = edge.transactional_id, edge.topic, edge.reads, edge.group_id
+            if (seen := edges.get(key)) is not None:  # its coordinator has moved
+                first_ms = min(seen.first_ms, edge.first_ms)
+                edge = replace(edge, count=seen.count + edge.count, first_ms=first_ms)
+            edges[key] = edge
+        since_ms = max((answer.since_ms for answer in answers), default=-1)
+        return Lineage([edges[key] for key in sorted(edges)], since_ms, sum(answer.forgotten for answer in answers))
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None

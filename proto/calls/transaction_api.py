@@ -256,6 +256,37 @@ class ListTransactionsResponse(Response):
 
 
 @dataclass(frozen=True, slots=True)
+class DescribeLineageRequest(Request["DescribeLineageResponse"]):
+    """Asks what transactional ids have read and written, as this broker saw it. Kafka has no such call."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineageEdge:
+    """``reads``: offsets of the topic joined ``count`` times a transaction of this id, committed by ``group_id``; if
+    not, ``count`` transactions with records in it were committed. A sink's transactions have the id ``__sink/NAME``."""
+
+    transactional_id: str
+    topic: str
+    reads: bool
+    group_id: str
+    client_id: str
+    count: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeLineageResponse(Response):
+    """``forgotten``: how many edges there was no room for; ``since_ms``: since when the broker remembers."""
+
+    error: ErrorCode
+    edges: tuple[LineageEdge, ...] = ()
+    forgotten: int = 0
+    since_ms: int = -1
+    error_message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeProducersRequest(Request["DescribeProducersResponse"]):
     """Asks for the producers that a partition's leader knows or, with ``any_replica``, the receiving replica
     (KIP-664)."""

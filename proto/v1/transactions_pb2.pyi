@@ -279,6 +279,44 @@ class ListTransactionsResponse(_message.Message):
     error_message: str
     def __init__(self, error: _Optional[int] = ..., transactions: _Optional[_Iterable[_Union[ListedTransaction, _Mapping]]] = ..., error_message: _Optional[str] = ...) -> None: ...
 
+class DescribeLineageRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LineageEdge(_message.Message):
+    __slots__ = ("transactional_id", "topic", "reads", "group_id", "client_id", "count", "first_ms", "last_ms")
+    TRANSACTIONAL_ID_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    READS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FIRST_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_MS_FIELD_NUMBER: _ClassVar[int]
+    transactional_id: str
+    topic: str
+    reads: bool
+    group_id: str
+    client_id: str
+    count: int
+    first_ms: int
+    last_ms: int
+    def __init__(self, transactional_id: _Optional[str] = ..., topic: _Optional[str] = ..., reads: _Optional[bool] = ..., group_id: _Optional[str] = ..., client_id: _Optional[str] = ..., count: _Optional[int] = ..., first_ms: _Optional[int] = ..., last_ms: _Optional[int] = ...) -> None: ...
+
+class DescribeLineageResponse(_message.Message):
+    __slots__ = ("error", "edges", "forgotten", "since_ms", "error_message")
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    EDGES_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    error: int
+    edges: _containers.RepeatedCompositeFieldContainer[LineageEdge]
+    forgotten: int
+    since_ms: int
+    error_message: str
+    def __init__(self, error: _Optional[int] = ..., edges: _Optional[_Iterable[_Union[LineageEdge, _Mapping]]] = ..., forgotten: _Optional[int] = ..., since_ms: _Optional[int] = ..., error_message: _Optional[str] = ...) -> None: ...
+
 class DescribeProducersRequest(_message.Message):
     __slots__ = ("partitions", "any_replica")
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]

@@ -307,6 +307,13 @@ BOUNDS = (
         "broker/handlers/test_data_streams.py::test_one_fetches_from_at_most_so_many_partitions",
     ),
     bound(
+        "lineage-without-bound",
+        "transactions.lineage",
+        "        while self._bytes > self._bytes_max:\n",
+        "        while False:\n",
+        "transactions/test_lineage.py::test_what_has_not_been_seen_for_longest_is_forgotten",
+    ),
+    bound(
         "transactions-are-decided-while-they-are-held",
         "transactions.shard_state",
         "        return not self.hold and len(",

@@ -284,6 +284,7 @@ READS = {
     transaction_api.DescribeTransactionsRequest,
     api.ListConfigResourcesRequest,
     transaction_api.ListTransactionsRequest,
+    transaction_api.DescribeLineageRequest,
     transaction_api.DescribeProducersRequest,
     sink_api.DescribeSinksRequest,
     sink_api.ListSinksRequest,

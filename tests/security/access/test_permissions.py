@@ -119,11 +119,14 @@ from tidelog.proto.calls.transaction_api import (
     AddPartitionsToTxnResponse,
     AddPartitionsTransaction,
     DescribedTransaction,
+    DescribeLineageRequest,
+    DescribeLineageResponse,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
     InitProducerIdRequest,
+    LineageEdge,
     ListedTransaction,
     ListTransactionsRequest,
     ListTransactionsResponse,
@@ -293,7 +296,9 @@ ROWS: list[tuple[Request[Any], str, ErrorCode]] = [
     (DescribeSinksRequest(("s",)), "describe transactional_id __sink/s", NO_TRANSACTION),
 ]
 """A request, what is enough to be served, and the error without the last of it."""
-LISTS = (ListGroupsRequest, ListTransactionsRequest, ListSinksRequest, DescribeDelegationTokenRequest)
+LISTS = (
+    ListGroupsRequest, ListTransactionsRequest, DescribeLineageRequest, ListSinksRequest, DescribeDelegationTokenRequest
+)  # fmt: skip
 """They refuse nothing, but show only what may be seen."""
 FREE = {SaslAuthenticateRequest, RenewDelegationTokenRequest, ExpireDelegationTokenRequest}
 """Whoever has no right yet asks for it; the controller knows whose a token is."""
@@ -345,6 +350,9 @@ class Handler:
                 return ListGroupsResponse(ErrorCode.NONE, (ListedGroup("g", "", "", ""),))
             case ListTransactionsRequest():
                 return ListTransactionsResponse(ErrorCode.NONE, (ListedTransaction("x", PRODUCER, ""),))
+            case DescribeLineageRequest():
+                seen = (LineageEdge("x", "t", reads, "g" * reads, "", 1, 0, 0) for reads in (True, False))
+                return DescribeLineageResponse(ErrorCode.NONE, tuple(seen))
             case ListSinksRequest():
                 return ListSinksResponse(ErrorCode.NONE, (ListedSink("s", 0, 0, 0),))
             case DescribeDelegationTokenRequest():
@@ -466,6 +474,13 @@ def test_items_are_judged_one_by_one_in_their_order() -> None:
 def test_lists_show_what_may_be_seen(request_: Request[Any], need: str, field: str) -> None:
     assert getattr(serve(request_, [])[0], field) == ()
     assert len(getattr(serve(request_, [need])[0], field)) == 1
+
+
+def test_lineage_shows_edges_whose_ends_may_all_be_seen() -> None:
+    needs = ["describe transactional_id x", "describe topic t", "describe group g"]
+    for count, expected in ((0, []), (1, []), (2, [False]), (3, [True, False])):
+        answer, _ = serve(DescribeLineageRequest(), needs[:count])
+        assert [edge.reads for edge in answer.edges] == expected
 
 
 def test_tokens_of_ones_own_need_no_right() -> None:
