@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -51,10 +50,7 @@ def test_commits_before_a_planned_promotion_come_over(running: bool, planned: bo
 
     async def work() -> None:
         async with contextlib.AsyncExitStack() as stack:
-
-            async def opened(client: Any) -> Any:
-                return await stack.enter_async_context(client)
-
+            opened = stack.enter_async_context
             admin = await opened(LinkAdmin(new.bootstrap, **new.seams(None)))
             source_admin = await opened(LinkAdmin(old.bootstrap, **old.seams(None)))
             source = stack.enter_context(contextlib.closing(CommittedMeanwhile(old.kafka_bootstrap)))

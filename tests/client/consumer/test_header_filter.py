@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.in_process import Tidelog, runs_commands
 from tidelog import HeaderFilter, TopicPartition
 from tidelog.client.consumer import core
 from tidelog.client.errors import IllegalStateError
@@ -82,18 +81,3 @@ def test_one_poll_looks_at_a_bounded_number_of_records_and_goes_on(
             consumer.poll_batches(1.0)
         with pytest.raises(IllegalStateError, match=r"use poll\(\) with header_filter"):
             consumer.poll_values(1.0)
-
-
-def test_the_command_filters(
-    cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tidelog: Tidelog = runs_commands(cluster.bootstrap, capfd, monkeypatch)
-    topic = "commanded"
-    cluster.create_topic(topic)
-    fill(cluster, topic, 300)
-    options = ("consume", topic, "--from-beginning", "--until-end")
-    assert tidelog(*options, "--header", "kind=rare", "--header", "kind=nobody")[:2] == (0, "100\n200\n")
-    for wrong in (("kind",), ("=a",), ("kind=a", "other=b")):
-        code, _, err = tidelog(*options, *(part for one in wrong for part in ("--header", one)))
-        assert code == 2
-        assert "expected NAME=VALUE, with one NAME in all" in err

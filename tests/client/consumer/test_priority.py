@@ -71,7 +71,9 @@ steps = st.lists(
 
 
 @given(weights, steps)
-def test_no_level_with_data_waits_longer_than_one_turn_of_each_other(weights: dict[str, int], steps: Any) -> None:
+def test_no_level_with_data_waits_longer_than_one_turn_of_each_other(
+    weights: dict[str, int], steps: list[tuple[str, int, int]]
+) -> None:
     poll = Poll(weights)
     whole = sum(set(weights.values()))
     for step, first, second in steps:
@@ -138,7 +140,7 @@ def test_without_weights_there_is_one_level() -> None:
         ({("a", 1): 3}, r"expected names of topics or TopicPartition, found \('a', 1\)"),
     ],
 )
-def test_weights_are_checked(weights: Any, said: str) -> None:
+def test_weights_are_checked(weights: object, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ConsumerConfig.of({"priority_weights": weights})
 
