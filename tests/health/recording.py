@@ -1,7 +1,8 @@
 """Records what nodes export while a cluster of real processes has one trouble or another, and in a rolling restart.
 
 ``./dev run python -m tests.health.recording`` writes the files of ``recordings/`` anew, or those that are named. It
-takes 45 minutes. The tests judge the alerts by them (``test_recorded_drills.py``).
+takes two hours, less if you run it several times at once, each with some names. The tests judge the alerts by them
+(``test_recorded_drills.py``).
 """
 
 from __future__ import annotations
@@ -10,132 +11,63 @@ import json
 import re
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidelog import Admin, Consumer, NewTopic, Producer, TidelogError, TopicPartition
+from tidelog import Consumer, Producer
 from tidelog.broker import metrics
 from tidelog.broker.health.rules import RULES
-from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.cluster import LocalCluster, LocalNode
+
+from .acts import (
+    READY_S,
+    SEGMENT_BYTES,
+    Act,
+    Stage,
+    begin,
+    commit,
+    create_at_source,
+    fail_disk,
+    few_files,
+    fill,
+    flip,
+    foreign_certificate,
+    guess_passwords,
+    kill,
+    link_with_source,
+    move,
+    move_clock,
+    restart,
+    run_link,
+    scrape_beside,
+    second_directory,
+    secured,
+    shimmed,
+    small_disk,
+    start,
+    stop_link,
+    topic,
+    write,
+)  # fmt: skip
 
 EVERY_S: Final = 15
 NAMES: Final = {name for rule in RULES for alert in rule.alerts for name in re.findall(r"\b[a-z]+_\w+", alert.expr)}
 Scrape = dict[int, dict[str, str] | None]
 """Of each node, the values by series; ``None`` if it did not answer. Clocks are less the recorder's own."""
 CLOCK: Final = metrics.CLOCK.exported
-SEGMENT_BYTES: Final = 2**20
-
-
-@dataclass
-class Stage:
-    """A cluster with its programs: a producer and a group run until they are told to stop."""
-
-    cluster: LocalCluster
-    over: threading.Event = field(default_factory=threading.Event)
-    unread: threading.Event = field(default_factory=threading.Event)
-    """Set: the group's consumer stops."""
-    transaction: Producer | None = None
-
-    def admin(self) -> Admin:
-        return Admin(self.cluster.bootstrap)
-
-
-Act = Callable[[Stage], object]
 
 
 class Drill(NamedTuple):
-    """How many seconds are recorded, and what is done when."""
+    """How many seconds are recorded, and what is done when: ``before`` the start, and afterwards."""
 
     seconds: int
     acts: Sequence[tuple[int, Act]]
     settings: Mapping[str, str] = MappingProxyType({})
-
-
-def kill(node: int) -> Act:
-    return lambda stage: stage.cluster.kill(node)
-
-
-def start(node: int) -> Act:
-    return lambda stage: stage.cluster.start([node])
-
-
-def restart(node: int) -> Act:
-    def act(stage: Stage) -> None:
-        stage.cluster.stop([node])
-        stage.cluster.start([node])
-        stage.cluster.wait_ready([node], timeout_s=120)
-
-    return act
-
-
-def topic(name: str, *replicas: int, **settings: str) -> Act:
-    """Create a topic of one partition on these nodes."""
-    configs = {key.replace("_", "."): value for key, value in settings.items()}
-
-    def act(stage: Stage) -> None:
-        with stage.admin() as admin:
-            admin.create_topics([NewTopic(name, assignments={0: replicas}, configs=configs)])
-
-    return act
-
-
-def write(name: str, records: int) -> Act:
-    def act(stage: Stage) -> None:
-        with Producer(stage.cluster.bootstrap) as producer:
-            for _ in range(records):
-                producer.send(name, b"x" * 1_000)
-            producer.flush()
-
-    return act
-
-
-def move(name: str, *replicas: int) -> Act:
-    def act(stage: Stage) -> None:
-        with stage.admin() as admin:
-            admin.alter_partition_reassignments({TopicPartition(name, 0): replicas})
-
-    return act
-
-
-def begin(name: str) -> Act:
-    """Leave a transaction open in a topic."""
-
-    def act(stage: Stage) -> None:
-        stage.transaction = producer = Producer(stage.cluster.bootstrap, transactional_id="recorded")
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.send(name, b"x").result(60)
-
-    return act
-
-
-def commit(stage: Stage) -> None:
-    assert stage.transaction is not None
-    try:
-        stage.transaction.commit_transaction(timeout=20)
-    except (TidelogError, TimeoutError):
-        pass  # it is decided, and the markers wait
-    stage.transaction.close(timeout=5)
-
-
-def flip(name: str, node: int) -> Act:
-    """Change a byte in the middle of the topic's first segment."""
-
-    def act(stage: Stage) -> None:
-        (place,) = stage.cluster.node(node).data_dir.glob(f"**/{name}-0")
-        segment = min(place.glob("*.log"))
-        with segment.open("r+b") as file:
-            file.seek(SEGMENT_BYTES // 2)
-            byte = file.read(1)
-            file.seek(SEGMENT_BYTES // 2)
-            file.write(bytes([byte[0] ^ 1]))
-
-    return act
+    nodes: int = 3
+    before: Sequence[Act] = ()
 
 
 DRILLS: Final[dict[str, Drill]] = {
@@ -175,64 +107,114 @@ DRILLS: Final[dict[str, Drill]] = {
         ],
         {"log.scrub.interval.ms": "20000"},
     ),
+    "sick-nodes": Drill(
+        480,
+        [
+            (
+                5,
+                topic(
+                    "compact",
+                    1,
+                    cleanup_policy="compact",
+                    segment_bytes=str(SEGMENT_BYTES),
+                    min_compaction_lag_ms="60000",
+                    min_cleanable_dirty_ratio="0.01",
+                ),
+            ),
+            *((6, topic(f"spread-{number}", 1, 2, min_insync_replicas="1")) for number in range(4)),
+            (10, write("compact", 3 * SEGMENT_BYTES // 1_000)),
+            (30, flip("compact", 1)),
+            (60, move_clock(3, 30)),
+            (61, fail_disk(2)),
+            *((62, write(f"spread-{number}", 10)) for number in range(4)),
+        ],
+        before=[second_directory(2), shimmed(3)],
+    ),
+    "few-files": Drill(390, [(60, few_files(1, 0.83))], nodes=1),
+    "full-disk": Drill(
+        1_170,
+        [(5, topic("filling", 1)), (60, fill("filling", 1, 0.13)), (1_020, fill("filling", 1, 0.03))],
+        nodes=1,
+        before=[small_disk(1, 256)],
+    ),
+    "certificates-and-logins": Drill(
+        600,
+        [(60, foreign_certificate(3)), (61, guess_passwords(1, 25))],
+        before=[secured({1: 10, 2: 2, 3: 100}, ssl_files_check_interval_ms="5000", audit_events_max="5")],
+    ),
+    "link": Drill(
+        540,
+        [
+            (5, link_with_source("linked", "anew")),
+            (60, stop_link),
+            (450, create_at_source("anew")),
+            (451, run_link),
+        ],
+        nodes=1,
+    ),
+    "two-clusters": Drill(180, [(60, scrape_beside)], nodes=1),
 }
 
 
 def record(directory: Path, drill: Drill) -> list[Scrape]:
-    """Three nodes with a producer and a group, from the start of which the seconds count."""
-    stage = Stage(LocalCluster.create(directory, nodes=3, settings=drill.settings))
+    """A cluster with a producer and a group, from the start of which the seconds count."""
+    stage = Stage(LocalCluster.create(directory, nodes=drill.nodes, settings=drill.settings))
     cluster = stage.cluster
+    stage.scraped.update(cluster.nodes)
     found: list[Scrape] = []
-    threads = []
+    failures: list[BaseException] = []
     try:
+        for act in drill.before:
+            act(stage)
         cluster.start()
-        cluster.wait_ready(timeout_s=120)
+        cluster.wait_ready(timeout_s=READY_S)
         began_s = time.monotonic()
-        threads = [
-            threading.Thread(target=_produce, args=(stage,)),
-            threading.Thread(target=_consume, args=(stage,)),
-            threading.Thread(target=_act, args=(stage, began_s, drill.acts)),
-        ]
-        for thread in threads:
-            thread.start()
+        stage.run(lambda: _produce(stage))
+        stage.run(lambda: _consume(stage))
+        stage.run(lambda: _act(stage, began_s, drill.acts, failures))
         for number in range(drill.seconds // EVERY_S + 1):
             time.sleep(max(0.0, began_s + number * EVERY_S - time.monotonic()))
-            found.append({node: _scrape(cluster, node) for node in cluster.nodes})
+            if failures:
+                raise failures[0]
+            found.append({at: _scrape(directory, node) for at, node in [*stage.scraped.items()]})
     finally:
-        stage.over.set()
-        for thread in threads:
-            thread.join()
-        for node in cluster.nodes:
-            cluster.kill(node)
-        cluster.remove()
+        stage.end()
     return found
 
 
 def _produce(stage: Stage) -> None:
-    with Producer(stage.cluster.bootstrap, delivery_timeout_ms=20_000, request_timeout_ms=5_000) as producer:
+    with Producer(
+        stage.cluster.bootstrap, delivery_timeout_ms=20_000, request_timeout_ms=5_000, **stage.client
+    ) as producer:
         while not stage.over.wait(0.05):
             producer.send("recorded", b"x")
 
 
 def _consume(stage: Stage) -> None:
-    with Consumer(stage.cluster.bootstrap, group_id="readers", auto_offset_reset="earliest") as consumer:
+    with Consumer(
+        stage.cluster.bootstrap, group_id="readers", auto_offset_reset="earliest", **stage.client
+    ) as consumer:
         consumer.subscribe(["recorded"])
         while not (stage.over.is_set() or stage.unread.is_set()):
             consumer.poll(0.5)
 
 
-def _act(stage: Stage, began_s: float, acts: Sequence[tuple[int, Act]]) -> None:
-    for at_s, act in acts:
-        time.sleep(max(0.0, began_s + at_s - time.monotonic()))
-        act(stage)
-
-
-def _scrape(cluster: LocalCluster, node: int) -> dict[str, str] | None:
+def _act(stage: Stage, began_s: float, acts: Sequence[tuple[int, Act]], failures: list[BaseException]) -> None:
     try:
-        _, body = cluster.node(node).get("/metrics", 5.0)
+        for at_s, act in acts:
+            if stage.over.wait(max(0.0, began_s + at_s - time.monotonic())):
+                return
+            act(stage)
+    except BaseException as error:
+        failures.append(error)
+
+
+def _scrape(directory: Path, node: LocalNode) -> dict[str, str] | None:
+    try:
+        _, body = node.get("/metrics", 5.0)
     except OSError:
         return None
-    text = body.decode().replace(str(cluster.directory), "/data")
+    text = body.decode().replace(str(directory), "/data")
     lines = [line for line in text.splitlines() if re.split(r"[{ ]", line)[0] in NAMES]
     found = dict(line.rsplit(" ", 1) for line in lines if "_bucket" not in line)
     if CLOCK in found:
@@ -245,8 +227,8 @@ def as_series(scrapes: Sequence[Scrape]) -> dict[str, str]:
     not answer makes its series stale. Clocks go with promtool's, which begins at 0."""
     series: dict[str, str] = {}
     for node in sorted({node for scrape in scrapes for node in scrape}):
-        for name in sorted({name for scrape in scrapes for name in scrape[node] or ()}):
-            values = [(scrape[node] or {}).get(name) for scrape in scrapes]
+        for name in sorted({name for scrape in scrapes for name in scrape.get(node) or ()}):
+            values = [(scrape.get(node) or {}).get(name) for scrape in scrapes]
             if name == CLOCK:
                 values = [one and str(float(one) + EVERY_S * number) for number, one in enumerate(values)]
             labels = f'instance="{node}"' + (", " + name.partition("{")[2][:-1] if "{" in name else "")
