@@ -84,6 +84,7 @@ _COMMANDS: Final = {
     "produce": ("records.produce:produce", "Send lines from a file or standard input as records."),
     "consume": ("records.consume:consume", "Print the records of a topic."),
     "dlq": ("records.dlq:dlq", "Inspect, redrive and delete dead letters."),
+    "replay": ("records.replay:replay", "Read a part of a topic again: through a new group, or as a copy."),
     "trace": ("records.trace:trace", "Show what became of a message, from topic to topic."),
     "delay": ("records.delay:delay", "Show what waits in a delay topic; cancel it."),
     "verifiable-producer": (

@@ -35,3 +35,8 @@ RETRY_OWN: Final = "tidelog-retry-"
 
 REDRIVES: Final = "tidelog-redrives"
 """How often a dead letter was moved back to its topic."""
+
+REPLAY_ID: Final = "tidelog-replay-id"
+"""Added to a copy that a replay writes: the replay's id,"""
+REPLAY_ORIGIN: Final = "tidelog-replay-origin"
+"""and where the record came from, topic-partition-offset."""

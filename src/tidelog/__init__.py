@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from tidelog.client.sinks import SinkOutcome as SinkOutcome
     from tidelog.client.tracing.open_telemetry import OpenTelemetry as OpenTelemetry
     from tidelog.client.tracing.store import TraceStore as TraceStore
+    from tidelog.client.workers.replay import Replay as Replay
+    from tidelog.client.workers.replay import is_replay as is_replay
     from tidelog.client.workers.retry import RetryPolicy as RetryPolicy
     from tidelog.client.workers.seen_ids import Deduplicate as Deduplicate
     from tidelog.client.workers.time_to_live import TimeToLive as TimeToLive
@@ -122,6 +124,7 @@ _HOMES = {
     "ProducerRecord": "client.config.interceptors",
     "RecordColumns": "proto.records.sent_columns",
     "RecordMetadata": "client.delivery",
+    "Replay": "client.workers.replay",
     "ResourceType": "security.acls",
     "RetryPolicy": "client.workers.retry",
     "TimeToLive": "client.workers.time_to_live",
@@ -145,6 +148,7 @@ _HOMES = {
     "UserScramCredentialUpsertion": "client.admin.users",
     "Workers": "client.workers.workers",
     "handling": "client.config.trace_context",
+    "is_replay": "client.workers.replay",
     "profile": "client.config.profiles",
     "trace_headers": "client.config.trace_context",
 }

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from tidelog import ProducerRecord as ProducerRecord
     from tidelog import RecordColumns as RecordColumns
     from tidelog import RecordMetadata as RecordMetadata
+    from tidelog import Replay as Replay
     from tidelog import ResourceType as ResourceType
     from tidelog import RetryPolicy as RetryPolicy
     from tidelog import ScramCredentialInfo as ScramCredentialInfo
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tidelog import assignors as assignors
     from tidelog import errors as errors
     from tidelog import handling as handling
+    from tidelog import is_replay as is_replay
     from tidelog import profile as profile
     from tidelog import serializers as serializers
     from tidelog import trace_headers as trace_headers

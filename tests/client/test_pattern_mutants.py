@@ -14,6 +14,8 @@ _SAME = f"{_FETCHED}test_the_server_finds_what_the_client_would"
 _READ = "client/consumer/test_header_filter.py::"
 _INDEX = "storage.segments.filter_index"
 _LOG = "storage.log.filtered_log"
+_REPLAY = "client.workers.replay"
+_REPLAYED = "client/workers/test_replay.py::"
 _FETCH = "replication.serving.consumer_fetch"
 MUTANTS = (
     bound(
@@ -148,6 +150,58 @@ MUTANTS = (
         "records = [record for record in records if wants(record.headers)]",
         "records = [record for record in records if wants]",
         f"{_READ}test_brokers_leave_out_what_nobody_wants",
+    ),
+    bound(
+        "a-copy-begins-again",
+        _REPLAY,
+        "            if begun:\n",
+        "            if not begun and begun:\n",
+        f"{_REPLAYED}test_an_interrupted_copy_goes_on_to_its_first_end",
+    ),
+    bound(
+        "records-without-their-place",
+        _REPLAY,
+        "                    self._producer.send_offsets_to_transaction(places, self._group)\n",
+        "                    if not records:\n"
+        "                        self._producer.send_offsets_to_transaction(places, self._group)\n",
+        f"{_REPLAYED}test_an_interrupted_copy_goes_on_to_its_first_end",
+    ),
+    bound(
+        "an-interrupted-copy-gets-another-end",
+        _REPLAY,
+        "            for part in parts:\n                self._copy(reader, copy, part)\n",
+        "            ends = {at: end for at, _, end in self._plan(reader, chosen)}\n"
+        "            for part in parts:\n"
+        "                self._copy(reader, copy, part._replace(end=ends.get(part.partition, part.end)))\n",
+        f"{_REPLAYED}test_an_interrupted_copy_goes_on_to_its_first_end",
+    ),
+    bound(
+        "a-copy-of-a-copy-comes-back",
+        _REPLAY,
+        "                return True\n        return False\n",
+        "                return False\n        return False\n",
+        f"{_REPLAYED}test_a_copy_of_a_copy_does_not_come_back",
+    ),
+    bound(
+        "a-topic-is-copied-into-itself",
+        _REPLAY,
+        "        if topic == self._topic:\n",
+        "        if not topic:\n",
+        f"{_REPLAYED}test_wrong_arguments",
+    ),
+    bound(
+        "an-id-is-anybodys",
+        _REPLAY,
+        "if not end.isdigit() or self.place(0, int(end)).metadata != given.metadata:",
+        "if not end.isdigit():",
+        f"{_REPLAYED}test_an_id_belongs_to_one_copy",
+    ),
+    bound(
+        "a-group-in-use-is-moved",
+        _REPLAY,
+        "            if known:\n",
+        "            if known and not known:\n",
+        f"{_REPLAYED}test_a_new_group_begins_there_and_a_used_one_is_refused",
     ),
 )
 
