@@ -209,16 +209,21 @@ class Mover:
     async def _scan(self, pending: Pending, end: Offset) -> None:
         while pending.scanned < end:
             records, next_offset = await self._log.scan(pending.scanned)
+            taken: list[tuple[int, int]] = []
+            cancelled: list[Offset] = []
             for record in records:
                 due_ms = plain_due_ms(record)
-                if due_ms is not None:
-                    pending.take(record.offset, due_ms)
-                    continue
-                asked = asked_of(record)
-                if asked.cancels is None:
-                    pending.take(record.offset, asked.due_ms)
-                elif asked.cancels < record.offset:
-                    pending.cancel(asked.cancels)
+                if due_ms is None:
+                    asked = asked_of(record)
+                    if asked.cancels is not None:
+                        if asked.cancels < record.offset:
+                            cancelled.append(asked.cancels)
+                        continue
+                    due_ms = asked.due_ms
+                taken.append((record.offset, due_ms))
+            pending.take(taken)
+            for offset in cancelled:  # after the records that they may cancel
+                pending.cancel(offset)
             if next_offset <= pending.scanned:
                 raise NotRead(f"expected records from {pending.scanned} to {end}, found none")
             pending.scanned = next_offset

@@ -101,24 +101,22 @@ def asked_of(record: Headed) -> Asked:
 
 def plain_due_ms(record: Headed) -> int | None:
     """When a record is due, as :func:`asked_of` finds, in a fraction of the time; ``None`` if it is not so simple."""
-    due_ms = None
+    timestamp, due_ms = record.timestamp, None
     for name, value in record.headers:
-        if name not in _READ:
+        if name == DELIVER_AT or name == DELAY_MS:  # noqa: SIM109 (a tuple costs more)
+            if due_ms is not None or value is None or len(value) > 15 or not value.isdigit():
+                return None
+            due_ms = int(value) if name == DELIVER_AT else timestamp + int(value)
+        elif name not in _READ:
             continue
-        if value is None:
-            return None
-        if name in (DELIVER_AT, DELAY_MS):
-            if due_ms is not None or len(value) > 15 or not value.isdigit():
-                return None
-            due_ms = int(value) if name == DELIVER_AT else record.timestamp + int(value)
         elif name == DELIVER_TO:
-            if not value.isascii():
+            if value is None or not value.isascii():
                 return None
-        elif name != EXPIRES_AT or len(value) > 15 or not value.isdigit():
+        elif name != EXPIRES_AT or value is None or len(value) > 15 or not value.isdigit():
             return None
-    if due_ms is None or due_ms - record.timestamp > DELAY_MS_MAX:
+    if due_ms is None or due_ms - timestamp > DELAY_MS_MAX:
         return None
-    return max(due_ms, record.timestamp)
+    return due_ms if due_ms > timestamp else timestamp
 
 
 def _due(told: dict[str, bytes | None], first_ms: int) -> int:

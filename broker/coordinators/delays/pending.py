@@ -99,16 +99,23 @@ class Pending:
 
     # --- What the log says --------------------------------------------------------------------------
 
-    def take(self, offset: int, due_ms: int) -> None:
-        """A record stands at this offset."""
-        key = key_of(due_ms, offset)
-        if offset < self.mark.position and key <= self.mark.done:
+    def take(self, records: list[tuple[int, int]]) -> None:
+        """Records stand at these offsets, in order, with these due times."""
+        if not records:
             return
-        if self.horizon is not None and key >= self.horizon:
-            self._forgotten_first = Offset(min(self._forgotten_first, offset))
-            return
-        heapq.heappush(self._heap, key)
-        if len(self._heap) > self._room:
+        keys = [due_ms << _BITS | offset for offset, due_ms in records]
+        done, position = self.mark.done, self.mark.position
+        if records[0][0] < position:
+            keys = [key for key in keys if key > done or key & _OFFSET >= position]
+        horizon = self.horizon
+        if horizon is not None:
+            forgotten = next((key & _OFFSET for key in keys if key >= horizon), _OFFSET)
+            self._forgotten_first = Offset(min(self._forgotten_first, forgotten))
+            keys = [key for key in keys if key < horizon]
+        heap = self._heap
+        for key in keys:
+            heapq.heappush(heap, key)
+        if len(heap) > self._room:
             self._forget()
 
     def cancel(self, offset: int) -> None:

@@ -25,8 +25,11 @@ MUTANTS: Final = (
         rule="each once",
         what="What comes to the log late, and was due before the last delivery, is taken for done.",
         module=_PENDING,
-        old="        if offset < self.mark.position and key <= self.mark.done:\n",
-        new="        if key <= self.mark.done:\n",
+        old=(
+            "        if records[0][0] < position:\n"
+            "            keys = [key for key in keys if key > done or key & _OFFSET >= position]\n"
+        ),
+        new="        keys = [key for key in keys if key > done]\n",
         scenario="delay",
     ),
     Mutant(
@@ -58,8 +61,8 @@ MUTANTS: Final = (
         rule="cancels",
         what="A new leader heeds only the cancels that come to it, not those that it reads as it takes over.",
         module=_MOVER,
-        old="                elif asked.cancels < record.offset:\n",
-        new="                elif asked.cancels < record.offset and self._pending is not None:\n",
+        old="                        if asked.cancels < record.offset:\n",
+        new="                        if asked.cancels < record.offset and self._pending is not None:\n",
         scenario="delay",
     ),
     Mutant(

@@ -28,8 +28,7 @@ def test_a_key_holds_both_numbers() -> None:
 def test_what_is_forgotten_is_found_again() -> None:
     pending = Pending(START, Offset(0), entries_max=8)
     dues = [5, 3, 9, 1, 7, 2, 8, 6, 4, 0]
-    for offset, due in enumerate(dues):
-        pending.take(offset, due)
+    pending.take(list(enumerate(dues)))
     pending.scanned = Offset(len(dues))
     assert len(pending) <= 8
     assert pending.first_live() == 0
@@ -39,8 +38,7 @@ def test_what_is_forgotten_is_found_again() -> None:
         if step is None:
             assert pending.runs_dry
             again = Pending(pending.mark, Offset(0), entries_max=8)
-            for offset, due in enumerate(dues):
-                again.take(offset, due)
+            again.take(list(enumerate(dues)))
             again.scanned = pending.scanned
             pending = again
             continue
@@ -52,8 +50,7 @@ def test_what_is_forgotten_is_found_again() -> None:
 
 def test_the_log_is_kept_from_the_first_undelivered_record_on() -> None:
     pending = Pending(START, Offset(0))
-    for offset, due in enumerate((1, 50, 2)):
-        pending.take(offset, due)
+    pending.take([(0, 1), (1, 50), (2, 2)])
     pending.scanned = Offset(3)
     step = pending.choose(10, 9)
     assert step is not None
@@ -104,13 +101,14 @@ class Leader:
 
     def scan(self, end: int, most: int = 10**9, pending: Pending | None = None) -> None:
         pending = self.pending if pending is None else pending
-        for offset in range(pending.scanned, min(end, pending.scanned + most)):
-            entry = self.world.log[offset]
-            if entry.cancels is None:
-                pending.take(offset, entry.due)
-            elif entry.cancels < offset:
-                pending.cancel(entry.cancels)
-            pending.scanned = Offset(offset + 1)
+        while pending.scanned < (until := min(end, pending.scanned + most, pending.scanned + 1 + end % 7)):
+            read = [(offset, self.world.log[offset]) for offset in range(pending.scanned, until)]
+            most -= len(read)
+            pending.take([(offset, entry.due) for offset, entry in read if entry.cancels is None])
+            for offset, entry in read:
+                if entry.cancels is not None and entry.cancels < offset:
+                    pending.cancel(entry.cancels)
+            pending.scanned = Offset(until)
 
     def step(self, now: int, count_max: int) -> Step | None:
         world, pending = self.world, self.pending
@@ -257,7 +255,7 @@ def test_the_model_finds_what_is_wrong(rules: Rules, wrong: str) -> None:
 
 def test_nothing_is_delivered_while_the_clock_is_behind() -> None:
     pending = Pending(Mark(100, Offset(7), Offset(8)), Offset(0))
-    pending.take(8, 50)
+    pending.take([(8, 50)])
     pending.scanned = Offset(9)
     assert pending.choose(99, 10) is None
     step = pending.choose(100, 10)
