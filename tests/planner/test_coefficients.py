@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.work.planner.coefficients import fitted, load, non_negative_least_squares, save
+from tidelog.cli.work.planner.coefficients import fitted, load, node_rates, non_negative_least_squares, save
 from tidelog.cli.work.planner.demand import Demand
-from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, kept_pace
+from tidelog.cli.work.planner.measuring import CHECKS, LOADS, TLS_LOADS, Load, Seen, kept_pace
 from tidelog.cli.work.planner.model import rates
 from tidelog.cli.work.planner.shipped import SHIPPED
 
@@ -22,6 +22,11 @@ POINTS = [
     (Load(*given_), Seen(*seen)) for given_, seen in map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
 ]
 FITTED = [(given_, seen) for given_, seen in POINTS if given_ in LOADS and kept_pace(given_, seen)]
+ENCRYPTED = [
+    (Load(*given_), Seen(*plain), Seen(*tls))
+    for given_, plain, tls in map(json.loads, RECORDED.with_name("capacity_tls.jsonl").read_text().splitlines())
+]
+"""The same load at the same time on a cluster without TLS and on one with it."""
 PROCESSOR = (
     "idle_cores", "append_s", "append_shared_s", "copy_s", "copy_shared_s", "send_s", "send_shared_s", "append_mb_s",
     "replicate_mb_s", "read_mb_s", "tls_in_mb_s", "base_bytes",
@@ -46,6 +51,32 @@ def test_loads_that_were_not_fitted_are_predicted_within_a_quarter() -> None:
         assert SHIPPED.memory_bytes(seen.cores / seen.nodes) == pytest.approx(seen.memory_bytes, rel=0.15)
         assert seen.replicated_mb == pytest.approx((seen.copies - 1) * seen.append_mb, rel=0.05), "between nodes"
         assert seen.read_mb == pytest.approx(seen.readers * seen.append_mb, rel=0.05)
+
+
+def test_the_costs_of_tls_are_those_of_the_recorded_loads() -> None:
+    rows, wanted = [], []
+    for given_, plain, tls in ENCRYPTED:
+        if given_ in TLS_LOADS and kept_pace(given_, plain) and kept_pace(given_, tls):
+            rates_, each = node_rates(tls), tls.nodes / plain.cores
+            batches = rates_.appends + rates_.copies + rates_.sends
+            rows.append([batches * each, (rates_.append_mb + rates_.replicated_mb + rates_.read_mb) * each])
+            wanted.append((tls.cores - plain.cores) / plain.cores)
+    assert len(rows) == 5
+    found = non_negative_least_squares(rows, wanted)
+    assert found == pytest.approx([SHIPPED.tls_batch_s, SHIPPED.tls_copy_mb_s], rel=1e-3)
+
+
+def test_encrypted_loads_that_were_not_fitted_are_predicted_within_a_quarter() -> None:
+    """Also relative to what the same machine needed without TLS meanwhile, which it shared with other programs."""
+    checked = [one for one in ENCRYPTED if one[0] not in TLS_LOADS]
+    assert len(checked) == 8
+    for given_, plain, tls in checked:
+        assert kept_pace(given_, plain)
+        assert kept_pace(given_, tls)
+        predicted = SHIPPED.predicted(tls, tls=True)
+        assert predicted == pytest.approx(tls.cores, rel=0.25)
+        more = plain.cores + predicted - SHIPPED.predicted(tls)
+        assert more == pytest.approx(tls.cores, rel=0.15)
 
 
 def test_bytes_on_disk_are_predicted_within_two_in_a_hundred() -> None:

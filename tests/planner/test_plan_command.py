@@ -76,7 +76,7 @@ def test_absurd_inputs_are_refused_in_one_line(
 
 def test_a_load_is_run_and_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "WARM_UP_S", 1.0)
-    ((given, seen),) = campaign(tmp_path, (Load(40, 5_000, 3, readers=1),), 3.0)
+    ((given, seen),) = campaign(tmp_path, (Load(40, 5_000, 3, readers=1, tls=True),), 3.0)
     assert given.batches == 40
     assert 0 < seen.batches < 100
     assert seen.append_mb > 0 < seen.read_mb

@@ -42,6 +42,11 @@ class Coefficients:
     """A megabyte to readers."""
     tls_in_mb_s: float
     tls_out_mb_s: float
+    """An encrypted megabyte from producers, to readers."""
+    tls_copy_mb_s: float
+    """An encrypted megabyte between nodes, for both of them."""
+    tls_batch_s: float
+    """A batch on an encrypted connection of any kind."""
     base_bytes: float
     busy_bytes: float
     """Memory of a node whose event loop is busy all the time beyond an idle one, without page cache."""
@@ -69,8 +74,13 @@ class Coefficients:
 
     def tls_cores(self, rates: NodeRates, *, clients: bool, nodes: bool) -> float:
         """Return what TLS adds to that, on the connections of clients and between nodes."""
-        cores = rates.append_mb * self.tls_in_mb_s + rates.read_mb * self.tls_out_mb_s if clients else 0.0
-        return cores + (rates.replicated_mb * (self.tls_in_mb_s + self.tls_out_mb_s) if nodes else 0.0)
+        cores = 0.0
+        if clients:
+            cores += rates.append_mb * self.tls_in_mb_s + rates.read_mb * self.tls_out_mb_s
+            cores += (rates.appends + rates.sends) * self.tls_batch_s
+        if nodes:
+            cores += rates.replicated_mb * self.tls_copy_mb_s + rates.copies * self.tls_batch_s
+        return cores
 
     def predicted(self, seen: Seen, *, tls: bool = False) -> float:
         """Return the processors that these coefficients predict for a measured load, all nodes together. ``tls``: on

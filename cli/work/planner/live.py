@@ -133,5 +133,5 @@ def fitted_to_cluster(found: Sequence[Interval], before: Coefficients, source: s
 
 WORK: Final = (
     "append_s", "append_shared_s", "copy_s", "copy_shared_s", "send_s", "send_shared_s", "append_mb_s",
-    "replicate_mb_s", "read_mb_s", "tls_in_mb_s", "tls_out_mb_s",
+    "replicate_mb_s", "read_mb_s", "tls_in_mb_s", "tls_out_mb_s", "tls_copy_mb_s", "tls_batch_s",
 )  # fmt: skip

@@ -48,6 +48,7 @@ class Load(NamedTuple):
     readers: int = 0
     record_bytes: int = 1_000
     tls: bool = False
+    """On all connections."""
 
 
 LOADS: Final = (
@@ -76,8 +77,14 @@ CHECKS: Final = (
     Load(2_000, 2_000, 3, readers=1),
 )
 """Loads that are not used for the fit: they show how well it predicts."""
-TLS_CHECKS: Final = tuple(load._replace(tls=True) for load in (*CHECKS[:3], Load(40, 256_000, 3, readers=2)))
-"""The same for a cluster in which all connections are encrypted."""
+TLS_LOADS: Final = (
+    Load(200, 1_000, 3),
+    Load(160, 64_000, 3),
+    Load(100, 1_000, 3, readers=2),
+    Load(50, 16_000, 3, readers=1),
+    Load(400, 1_000, 3),
+)
+"""The loads that the costs of TLS are fitted to, by what they cost more on a cluster with it."""
 
 
 class Seen(NamedTuple):

@@ -19,6 +19,8 @@ SHIPPED: Final = Coefficients(
     read_mb_s=0.001162924,
     tls_in_mb_s=1.885 * 0.00172196,
     tls_out_mb_s=0.0007078,
+    tls_copy_mb_s=0.001057398,
+    tls_batch_s=0.0000297749,
     base_bytes=85.258240e6,
     busy_bytes=29.3e6,
     replica_bytes=6_000,
@@ -29,7 +31,8 @@ SHIPPED: Final = Coefficients(
     source="measured on two virtual cores of an AMD EPYC (bench/capacity.jsonl, bench/history); calibrate on yours",
 )
 """Processor time, and an idle node's memory: fitted to ``bench/capacity.jsonl``, two runs of the loads of
-:mod:`tidelog.cli.work.planner.measuring`; a test fits them again. From ``bench/history/2026-11.jsonl``: TLS
+:mod:`tidelog.cli.work.planner.measuring`; a test fits them again. Between nodes, and for batches, TLS is
+fitted to ``bench/capacity_tls.jsonl``. From ``bench/history/2026-11.jsonl``: TLS of clients
 (``tls_produce_cpu``, 2.885 times the cost of an append; ``tls_fetch_1m_cpu`` less ``kafka_fetch_1m_cpu``), a busy node
 (``memory_loaded`` less ``memory_idle``) and connections (``connection_plain_memory``, ``connection_tls_memory``). A
 replica's memory: 1,500 of them added 9 MB to each of three nodes. Bytes on disk: Kafka's record batches of format 2.
