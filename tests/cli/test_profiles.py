@@ -20,7 +20,9 @@ from tidelog.model.settings.properties import parse_properties
 from tidelog.testing import Cluster
 
 NOBODY = "127.0.0.1:1"
-TAKES_NO_KEYS = {"parse_bootstrap", "_opened", "_require_topic", "_with_admin"}
+TAKES_NO_KEYS = {
+    "parse_bootstrap", "require_listener", "_calibrate_by", "_finder", "_opened", "_require_topic", "_with_admin"
+}  # fmt: skip
 """Functions that a command gives the address to, and that need no settings: they connect to nothing, or are commands'
 own and call `secured()` themselves."""
 

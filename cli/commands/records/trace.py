@@ -86,8 +86,7 @@ def _finder(bootstrap: str, traces: str, since_ms: int, most: int) -> Iterator[F
     from tidelog.client.errors import UnknownTopicOrPartitionError
     from tidelog.client.tracing.finding import Finder
 
-    settings = {"allow_auto_create_topics": False, **secured()}
-    with Consumer(bootstrap, **settings) as consumer:
+    with Consumer(bootstrap, allow_auto_create_topics=False, **secured()) as consumer:
         try:
             yield Finder(consumer, traces, since_ms=since_ms, most=most)
         except UnknownTopicOrPartitionError as error:
