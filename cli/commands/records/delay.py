@@ -84,7 +84,7 @@ class Delayed:
                 if asked.cancels is not None and asked.cancels < record.offset:
                     pending.cancel(asked.cancels)
                 elif asked.cancels is None and (key is None or record.key == key):
-                    pending.take(record.offset, asked.due_ms)
+                    pending.take([(record.offset, asked.due_ms)])
         return found, all(consumer.position(at) >= end for at, end in ends.items())
 
     def soonest(self, found: Mapping[TopicPartition, Pending], most: int) -> list[Waiting]:
