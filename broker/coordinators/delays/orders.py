@@ -186,8 +186,10 @@ class Sent(NamedTuple):
 
 def size_of(record: Record | Sent) -> int:
     """Bytes of a record, about."""
-    headers = sum(len(name) + len(value or b"") + 8 for name, value in record.headers)
-    return 40 + len(record.key or b"") + len(record.value or b"") + headers
+    size = 40 + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 8 + len(name) + len(value or b"")
+    return size
 
 
 DELIVERED: Final = "delivered"
@@ -216,6 +218,7 @@ class Router:
     def __init__(self, source: TopicPartition, config: TopicConfig, find: FindTarget, now_ms: int) -> None:
         """``find`` looks topics up in the metadata; it is asked once for each."""
         self._source = source
+        self._source_text = str(source)
         self._config = config
         self._find = find
         self._now_ms = now_ms
@@ -258,13 +261,13 @@ class Router:
         return partition_for_key(record.key, target.partitions)
 
     def _delivered(self, to: TopicPartition, record: Record, asked: Asked) -> Sent:
-        added = {
-            DELAY_ID: f"{self._source}-{asked.first_offset}",
-            DELAY_DUE: asked.first_due_ms,
-            DELAY_TIMESTAMP: asked.first_ms,
-        }
-        headers = tuple(pair for pair in record.headers if pair[0] not in _OURS)
-        return Sent(to, asked.due_ms, record.key, record.value, headers + _encoded(added), DELIVERED)
+        headers = [pair for pair in record.headers if pair[0] not in _OURS]
+        headers += (
+            (DELAY_ID, f"{self._source_text}-{asked.first_offset}".encode()),
+            (DELAY_DUE, b"%d" % asked.first_due_ms),
+            (DELAY_TIMESTAMP, b"%d" % asked.first_ms),
+        )
+        return Sent(to, asked.due_ms, record.key, record.value, tuple(headers), DELIVERED)
 
     def _again(self, record: Record, asked: Asked) -> Sent:
         delay_ms = min(AGAIN_FIRST_MS << min(asked.attempt, 16), AGAIN_MAX_MS)
