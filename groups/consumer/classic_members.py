@@ -56,12 +56,17 @@ class ClassicMembers:
         instance_id = request.group_instance_id
         member_id = request.member_id or new_member_id(instance_id or request.client_id, self._shard.rng)
         protocols = tuple({protocol.name: protocol for protocol in request.protocols}.values())
-        fault, subscription = self._join_fault(consumer, request, member_id, protocols)
+        fault = self._join_fault(consumer, request, member_id, protocols)
         if fault is not None:
             error, text = fault
             return JoinGroupResponse(error, member_id=request.member_id, error_message=text)
         if request.member_id == NO_MEMBER and instance_id is None and not request.admit_unknown:
             return JoinGroupResponse(ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        try:
+            subscription = decode_subscription(protocols[0].metadata)
+        except BadConsumerProtocol as bad:
+            error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            return JoinGroupResponse(error, member_id=request.member_id, error_message=str(bad))
         if instance_id is not None:
             self._deciding.take_over(change, instance_id, member_id)
         known = consumer.members.get(member_id)
@@ -84,29 +89,24 @@ class ClassicMembers:
         request: JoinGroupRequest,
         member_id: str,
         protocols: tuple[GroupProtocol, ...],
-    ) -> tuple[Fault | None, Subscription]:
-        """Check whether the member may join; returns its subscription too."""
-        subscription = Subscription(())
+    ) -> Fault | None:
+        """Check whether the member may join, apart from its subscription."""
         if not _speaks(consumer, member_id, request.protocol_type, protocols):
             text = (
                 f"expected protocol type {CONSUMER} and a protocol that all {consumer.classic_members} classic members"
                 f" speak, found {request.protocol_type} with {', '.join(p.name for p in protocols) or 'none'}"
             )
-            return (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text), subscription
-        try:
-            subscription = decode_subscription(protocols[0].metadata)
-        except BadConsumerProtocol as bad:
-            return (ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(bad)), subscription
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL, text
         holder = None
         if request.group_instance_id is not None:
             holder = consumer.static_members.get(request.group_instance_id)
             if request.member_id != NO_MEMBER:
                 fault = static_fault(consumer, member_id, request.group_instance_id)
                 if fault is not None:
-                    return fault, subscription
+                    return fault
         if holder is None and member_id not in consumer.members:
-            return self._deciding.room_fault(consumer), subscription
-        return None, subscription
+            return self._deciding.room_fault(consumer)
+        return None
 
     # --- SyncGroup ------------------------------------------------------------------------------------
 

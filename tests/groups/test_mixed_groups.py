@@ -291,7 +291,8 @@ def test_who_has_no_protocol_in_common_with_the_classic_members_is_refused(desk:
     assert desk.error(desk.join(protocols={}, admit_unknown=True)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert desk.error(desk.join(protocols=said(), protocol_type="x")) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     broken = {"cooperative-sticky": b"?"}
-    assert desk.error(desk.join(protocols=broken)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert desk.error(desk.join(protocols=broken)) is ErrorCode.MEMBER_ID_REQUIRED, "nobody has read it yet"
+    assert desk.error(desk.join(protocols=broken, admit_unknown=True)) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     assert desk.error(desk.join(a, protocols=other)) is ErrorCode.NONE, "nobody else speaks the classic protocol"
 
 

@@ -119,41 +119,49 @@ def wait_for_coordinator(wire: WireClient, group: str) -> None:
         time.sleep(0.1)
 
 
+def said_of(step: Mapping[str, Any], ids: Mapping[str, bytes]) -> dict[str, Any]:
+    """The request's fields, with topics by id."""
+    said = {"topic_partitions": None, "rebalance_timeout": -1, **step}
+    if said["topic_partitions"] is not None:
+        said["topic_partitions"] = [
+            {"topic_id": ids[name], "partitions": list(partitions)}
+            for name, partitions in said["topic_partitions"].items()
+        ]
+    return said
+
+
+def heartbeat_of(answer: Any, ids: Mapping[str, bytes]) -> dict[str, Any]:
+    """The answer's fields, with topics by name."""
+    names = {topic_id: name for name, topic_id in ids.items()}
+    assigned = answer.assignment
+    return {
+        "error": int(answer.error_code),
+        "member_id": answer.member_id,
+        "epoch": answer.member_epoch,
+        "assignment": None
+        if assigned is None
+        else {
+            names[each.topic_id]: sorted(each.partitions)
+            for each in sorted(assigned.topic_partitions, key=lambda each: names[each.topic_id])
+        },
+    }
+
+
 def play(bootstrap: str, script: Sequence[Mapping[str, Any]], group: str, ids: Mapping[str, bytes]) -> list[Any]:
     """The answers to a script, with topics by name. Epochs count from a group's first one: Kafka's is 2, ours 1."""
-    names = {topic_id: name for name, topic_id in ids.items()}
     found: list[object] = []
     later: int | None = None
     with WireClient(bootstrap) as wire:
         wait_for_coordinator(wire, group)
         for step in script:
             said = dict(step)
-            if said.get("topic_partitions") is not None:
-                said["topic_partitions"] = [
-                    {"topic_id": ids[name], "partitions": list(partitions)}
-                    for name, partitions in said["topic_partitions"].items()
-                ]
-            said.setdefault("topic_partitions", None)
-            said.setdefault("rebalance_timeout", -1)
             said["member_epoch"] += later or 0 if said["member_epoch"] > 0 else 0
-            answer = wire.ask(HEARTBEAT, 1, group_id=group, **said)
+            answer = wire.ask(HEARTBEAT, 1, group_id=group, **said_of(said, ids))
             if answer.member_epoch > 0 and later is None:
                 later = answer.member_epoch - 1
-            assigned = answer.assignment
-            found.append(
-                {
-                    "error": int(answer.error_code),
-                    "member_id": answer.member_id,
-                    "epoch": answer.member_epoch - (later or 0 if answer.member_epoch > 0 else 0),
-                    "assignment": None
-                    if assigned is None
-                    else {
-                        names[each.topic_id]: sorted(each.partitions)
-                        for each in sorted(assigned.topic_partitions, key=lambda each: names[each.topic_id])
-                    },
-                    "bytes": wire.body.hex(),
-                }
-            )
+            read = heartbeat_of(answer, ids)
+            read["epoch"] -= later or 0 if answer.member_epoch > 0 else 0
+            found.append({**read, "bytes": wire.body.hex()})
     return found
 
 

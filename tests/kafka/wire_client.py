@@ -35,8 +35,15 @@ class WireClient:
 
     def ask(self, api_key: int, version: int, **values: Any) -> Any:
         """The answer's fields."""
+        return self.answer(api_key, version, self.send(api_key, version, **values))
+
+    def send(self, api_key: int, version: int, **values: Any) -> int:
+        """Return the request's number, by which :meth:`answer` reads the answer."""
         number = next(self._correlation)
         self._socket.sendall(request_frame(api_key, version, number, values, self._client_id))
+        return number
+
+    def answer(self, api_key: int, version: int, number: int) -> Any:
         (size,) = struct.unpack(">i", self._read(4))
         answer = self._read(size)
         assert struct.unpack_from(">i", answer) == (number,)

@@ -1,4 +1,5 @@
-"""Writes ``../heartbeats.json``: what Apache Kafka answers to the scripts of ``tests/kafka/heartbeat_scripts.py``.
+"""Writes ``../heartbeats.json``: what Apache Kafka answers to the scripts of ``tests/kafka/heartbeat_scripts.py`` and
+``tests/kafka/conversion_scripts.py``.
 
 Run from the root of the checkout, with Kafka's jars there (``./dev beside-kafka --jars``)::
 
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from tests.kafka.conversion_scripts import CONVERSIONS, play_conversion
 from tests.kafka.heartbeat_scripts import SCRIPTS, TOPICS, play, topic_ids
 from tests.kafka.wire_client import WireClient
 
@@ -31,7 +33,14 @@ def record(bootstrap: str, create: Callable[[str, int], None]) -> dict[str, Any]
         create(name, partitions)
     ids = topic_ids(bootstrap)
     return {
-        name: play(bootstrap, script, f"golden-{number}", ids) for number, (name, script) in enumerate(SCRIPTS.items())
+        "answers": {
+            name: play(bootstrap, script, f"golden-{number}", ids)
+            for number, (name, script) in enumerate(SCRIPTS.items())
+        },
+        "conversions": {
+            name: play_conversion(bootstrap, script, f"converted-{number}", ids)
+            for number, (name, script) in enumerate(CONVERSIONS.items())
+        },
     }
 
 
@@ -52,7 +61,7 @@ def main() -> int:
                 wire.ask(19, 5, topics=topics, timeout=30_000)
 
         found = record(bootstrap, create)
-    FILE.write_text(json.dumps({"kafka": VERSION, "answers": found}, indent=1) + "\n")
+    FILE.write_text(json.dumps({"kafka": VERSION, **found}, indent=1) + "\n")
     return 0
 
 
