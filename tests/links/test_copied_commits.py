@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import pytest
 
 from tidelog import TopicPartition
+from tidelog.chaos.simulated.world.cluster import SimulatedCluster
 from tidelog.chaos.simulated.world.world import World
 from tidelog.client.config.security import ClientSecurity
 from tidelog.client.config.settings import parse_bootstrap
@@ -20,7 +21,7 @@ from tidelog.client.links.managing import create_link, level_status, promote
 from tidelog.client.links.reversing import drain
 from tidelog.client.links.source import Source
 
-from .test_drained import AT, CONFIG
+from .virtual_pair import AT, on_two_clusters
 
 COMMITTED = {"readers": OffsetAndMetadata(4, -1, "here"), "others": OffsetAndMetadata(5, -1, "")}
 
@@ -44,11 +45,7 @@ class CommittedMeanwhile(Source):
 @pytest.mark.parametrize("planned", [False, True], ids=["wait and promote", "drain"])
 @pytest.mark.parametrize("running", [False, True], ids=["before the link runs", "while commits are copied"])
 def test_commits_before_a_planned_promotion_come_over(running: bool, planned: bool) -> None:
-    world = World(7, config=CONFIG)
-    old, beside = world.cluster, world.beside(config=CONFIG)
-    new = beside.cluster
-
-    async def work() -> None:
+    async def work(world: World, old: SimulatedCluster, new: SimulatedCluster) -> None:
         async with contextlib.AsyncExitStack() as stack:
             opened = stack.enter_async_context
             admin = await opened(LinkAdmin(new.bootstrap, **new.seams(None)))
@@ -101,11 +98,4 @@ def test_commits_before_a_planned_promotion_come_over(running: bool, planned: bo
             over.set()
             await copying
 
-    async def main() -> None:
-        await old.start()
-        await new.start()
-        await old.create_topic("t", 1)
-        await old.run_in(old.client_process("operator"), work())
-
-    world.run(main)
-    assert world.violations == []
+    on_two_clusters(work)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelog import TopicPartition
-from tidelog.chaos.simulated.world.cluster import KAFKA
+from tidelog.chaos.simulated.world.cluster import SimulatedCluster
 from tidelog.chaos.simulated.world.world import World
 from tidelog.client.admin.transaction_types import AbortTransactionSpec
 from tidelog.client.admin.types import OffsetSpec
@@ -25,12 +24,7 @@ from tidelog.client.links.reversing import drain
 from tidelog.client.links.source import Source
 from tidelog.model.settings.topic_config import LINK_STOPPED
 
-AT = TopicPartition("t", 0)
-CONFIG = {
-    "kafka.listener.names": KAFKA,
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-}
+from .virtual_pair import AT, on_two_clusters
 
 
 class Interrupted(Exception):
@@ -54,11 +48,8 @@ async def until(condition: Callable[[], Any], seconds: float = 60.0) -> None:
 @pytest.mark.parametrize("when", ["before the drain", "while the drain waits"])
 def test_a_drain_does_not_take_an_interrupted_promotions_markers_for_the_sources(when: str) -> None:
     """The promotion aborts at the target what commits at the source then: both logs end at the same offset."""
-    world = World(7, config=CONFIG)
-    old, beside = world.cluster, world.beside(config=CONFIG)
-    new = beside.cluster
 
-    async def work() -> None:
+    async def work(world: World, old: SimulatedCluster, new: SimulatedCluster) -> None:
         async with contextlib.AsyncExitStack() as stack:
 
             async def opened(client: Any) -> Any:
@@ -111,11 +102,4 @@ def test_a_drain_does_not_take_an_interrupted_promotions_markers_for_the_sources
             over.set()
             await copying
 
-    async def main() -> None:
-        await old.start()
-        await new.start()
-        await old.create_topic("t", 1)
-        await old.run_in(old.client_process("operator"), work())
-
-    world.run(main)
-    assert world.violations == []
+    on_two_clusters(work)
