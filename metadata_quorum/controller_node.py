@@ -244,8 +244,9 @@ class ControllerNode:
         self._tell(delta)
 
     def on_commit(self, offset: Offset, epoch: ControllerEpoch, payload: bytes) -> None:
-        if payload and epoch == self.controller.epoch:
-            # While this controller leads, every command of its epoch is its own, and they stay in order.
+        if payload and epoch == self.controller.epoch and not self._stopped:
+            # While this controller leads, every command of its epoch is its own, and they stay in order. One that stops
+            # has dropped them, but the quorum still commits.
             records = self._proposals.committed()
         else:
             records = decode_batch(payload) if payload else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import random
@@ -614,6 +615,26 @@ async def test_stop_answers_whoever_waits(make_quorum: MakeQuorum) -> None:
     await quorum.end(1)
     assert (await asyncio.wait_for(waiting, 5)).entries == ()
     assert (await create(node, "t")).error is ErrorCode.NOT_CONTROLLER
+
+
+async def test_what_is_committed_while_it_stops_is_no_bug(make_quorum: MakeQuorum) -> None:
+    quorum = await make_quorum(1)
+    node = await quorum.active()
+    await join(node, 1)
+    before = node.image.offset
+
+    async def lingers() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await until(lambda: node.image.offset > before or quorum.fatal)
+
+    node._tasks.add(asyncio.create_task(lingers()))
+    asking = asyncio.ensure_future(create(node, "t"))
+    await asyncio.sleep(0)
+    await node.stop()
+    assert quorum.fatal == []
+    assert node.image.topic("t") is not None
+    await asyncio.wait([asking], timeout=5)
 
 
 async def test_a_bug_in_a_decision_takes_the_node_down(
