@@ -268,10 +268,11 @@ class Cleaning:
 
     def _aborted_in(self, start: int, end: int) -> Sequence[AbortedTransaction]:
         """Return aborted transactions that overlap the offsets from ``start`` to ``end``."""
-        indexes = [index for index in self._indexes if index.base_offset >= start]
-        before = [index for index in self._indexes if index.base_offset < start]
+        # Earlier segments' markers lie before ``start``, and a swap may have taken their indexes away.
+        first = max((each.base_offset for each in self.plan.segments if each.base_offset <= start), default=start)
+        indexes = [index for index in self._indexes if index.base_offset >= first]
         pool = HandlePool(self._files)
-        opened = [OpenIndex(TransactionIndex(pool, path, size)) for _, path, size in (*before[-1:], *indexes)]
+        opened = [OpenIndex(TransactionIndex(pool, path, size)) for _, path, size in indexes]
         try:
             return aborted_within(opened, start, end)
         finally:

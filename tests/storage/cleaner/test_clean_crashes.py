@@ -383,7 +383,7 @@ def test_names_that_are_lost_in_any_order_in_a_swap(follows_another: bool) -> No
     begun = prepared(4)
     begun.disk.names_in_order = False
     begun.end()
-    for step in range(1, 60):
+    for step in range(1, 90):
         for seed in range(12):
             work = deepcopy(begun)
             faults = Faults(random.Random(seed))

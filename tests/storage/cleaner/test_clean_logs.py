@@ -17,13 +17,14 @@ from tidelog.model.ids import TopicId
 from tidelog.model.settings.topic_config import TopicConfig
 from tidelog.proto.records.batches import Batch, split_batches
 from tidelog.proto.records.compression import Compression
+from tidelog.proto.records.control_batches import ControlKind, encode_control_batch
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 from tidelog.proto.records.decoder import Record, decode_records
 from tidelog.storage.cleaner.cleaning import Cleaning, CleaningLimits
 from tidelog.storage.log.cleaner import Candidate, LogCleaner
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_manager import LogManager
-from tidelog.storage.producers.append_checks import LogAppend
+from tidelog.storage.producers.append_checks import LogAppend, Origin
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # kafka-python reads its schemas the old way
@@ -133,6 +134,27 @@ def test_the_latest_of_each_key_is_left_where_it_was(store: Store, filled: Log) 
     log = store.log(**SETTINGS)
     assert records_of(log) == after
     assert (log.log_end_offset, log.epoch_entries) == (end, epochs)
+
+
+def test_a_pass_goes_on_after_it_has_merged_segments_with_aborted_transactions(store: Store, batch: MakeBatch) -> None:
+    log = store.log(**SETTINGS)
+    for number in range(24):
+        append(log, batch(values=[b"v" * 50], keys=[b"%d" % number], producer=(7, number, 0), transactional=True))
+        raw = encode_control_batch(
+            ControlKind.ABORT if number % 4 else ControlKind.COMMIT, timestamp=NOW, producer_id=7,
+            producer_epoch=number, coordinator_epoch=0,
+        )  # fmt: skip
+        outcome = log.append_as_leader(split_batches(bytes(raw)), 0, NOW, origin=Origin.COORDINATOR)
+        assert isinstance(outcome, LogAppend)
+    before, after = [], []
+    for count in range(3):
+        append(log, *(batch(values=[b"v" * 50], keys=[b"more %d.%d" % (count, n)]) for n in range(6)))
+        before.append(log.segment_count)
+        clean(store.managers[-1], log)
+        after.append(log.segment_count)
+    assert any(few < many for few, many in zip(after, before, strict=True)), "nothing was merged"
+    committed = [record for each in batches_of(log) if not each.is_control for record in decode_records(each)]
+    assert [record.key for record in committed][:4] == [b"0", b"4", b"8", b"12"]
 
 
 def test_cleaning_again_changes_nothing_and_makes_few_segments_of_many(
