@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import threading
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.client.workers.test_workers import letters
-from tidelog import ConsumerRecord, ProducerRecord, RecordMetadata, TraceContext, TraceStore, handling
+from tidelog import ConsumerRecord, ProducerRecord, RecordMetadata, TraceContext, TraceStore, aio, handling
 from tidelog.client.tracing.hops import Hop, unpacked
 from tidelog.testing import Cluster
 
@@ -56,6 +57,35 @@ def test_a_share_of_traces_and_everything_that_went_wrong(cluster: Cluster) -> N
     ]
     assert (store.counts.stored, store.counts.dropped) == (5, 0)
     assert {(hop.topic, hop.partition, hop.offset, hop.parent) for hop in hops} == {("t", 3, 7, "00f067aa0ba902b7")}
+
+
+async def test_the_asyncio_forms_tell_it_too(cluster: Cluster) -> None:
+    for name in ("in", "between", "aio"):
+        cluster.create_topic(name, partitions=1)
+    store = TraceStore(cluster.bootstrap, topic="aio", sample=1.0, program="p")
+
+    async def to_between(found: ConsumerRecord) -> ProducerRecord:
+        transform.stop()
+        return ProducerRecord("between", found.value)
+
+    async def handle(found: ConsumerRecord) -> None:
+        job.stop()
+
+    async with aio.Producer(cluster.bootstrap, interceptor_classes=[TraceContext(store)]) as producer:
+        await producer.send_and_wait("in", b"v")
+    transform = aio.Transform(to_between, cluster.bootstrap, topics="in", group_id="t", tracer=store)
+    await transform.run()
+    job = aio.Workers(handle, cluster.bootstrap, topics="between", group_id="w", tracer=store)
+    await job.run()
+    await asyncio.to_thread(store.close, BOUND_S)
+    hops = sorted(await asyncio.to_thread(stored, cluster, "aio"), key=lambda hop: hop.began_us)
+    assert [(hop.kind, hop.topic, hop.group) for hop in hops] == [
+        ("send", "in", None),
+        ("process", "in", "t"),
+        ("send", "between", None),
+        ("process", "between", "w"),
+    ]
+    assert [hop.parent for hop in hops] == [None, *(hop.span for hop in hops[:3])]
 
 
 def test_it_never_holds_up_who_sends_and_counts_what_it_drops(caplog: pytest.LogCaptureFixture) -> None:
