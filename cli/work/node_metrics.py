@@ -159,7 +159,10 @@ def _authorization(scheme: str, url: str, settings: Mapping[str, Any]) -> str | 
 
 
 def parse(text: str, url: str) -> dict[str, dict[Labels, float]]:
-    """Parse Prometheus's text format. Labels are ordered as in our metrics' definitions. Raises :class:`PageUnread`."""
+    """Parse Prometheus's text format. Labels are ordered as in our metrics' definitions. Raises :class:`PageUnread`.
+
+    ``prometheus_client.parser`` takes seven times the processor time for a page, and 3 MB of memory.
+    """
     orders = {metric.exported: metric.labels for metric in m.ALL_METRICS.values()}
     found: dict[str, dict[Labels, float]] = {}
     for line in text.split("\n"):
