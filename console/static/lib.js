@@ -210,7 +210,6 @@ export function bytes(value) {
   return `${value < 0 ? "-" : ""}${some.format(amount)} ${["B", "kB", "MB", "GB", "TB", "PB"][unit]}`;
 }
 
-export const rate = (value) => (value === null || value === undefined ? "–" : `${some.format(value)}/s`);
 export const byteRate = (value) => (value === null || value === undefined ? "–" : `${bytes(value)}/s`);
 
 export function duration(seconds) {

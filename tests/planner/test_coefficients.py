@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.work.planner.coefficients import fitted, load, node_rates, non_negative_least_squares, save
 from tidelog.cli.work.planner.demand import Demand
-from tidelog.cli.work.planner.measuring import CHECKS, LOADS, TLS_LOADS, Load, Seen, kept_pace
+from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, kept_pace
 from tidelog.cli.work.planner.model import rates
 from tidelog.cli.work.planner.shipped import SHIPPED
 
@@ -22,6 +22,14 @@ POINTS = [
     (Load(*given_), Seen(*seen)) for given_, seen in map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
 ]
 FITTED = [(given_, seen) for given_, seen in POINTS if given_ in LOADS and kept_pace(given_, seen)]
+TLS_LOADS = (
+    Load(200, 1_000, 3),
+    Load(160, 64_000, 3),
+    Load(100, 1_000, 3, readers=2),
+    Load(50, 16_000, 3, readers=1),
+    Load(400, 1_000, 3),
+)
+"""The loads that the costs of TLS are fitted to, by what they cost more on a cluster with it."""
 ENCRYPTED = [
     (Load(*given_), Seen(*plain), Seen(*tls))
     for given_, plain, tls in map(json.loads, RECORDED.with_name("capacity_tls.jsonl").read_text().splitlines())

@@ -77,14 +77,6 @@ CHECKS: Final = (
     Load(2_000, 2_000, 3, readers=1),
 )
 """Loads that are not used for the fit: they show how well it predicts."""
-TLS_LOADS: Final = (
-    Load(200, 1_000, 3),
-    Load(160, 64_000, 3),
-    Load(100, 1_000, 3, readers=2),
-    Load(50, 16_000, 3, readers=1),
-    Load(400, 1_000, 3),
-)
-"""The loads that the costs of TLS are fitted to, by what they cost more on a cluster with it."""
 
 
 class Seen(NamedTuple):
