@@ -11,8 +11,9 @@ import pytest
 
 from tests.client.scripted_broker import ScriptedCluster, fill
 from tests.virtual_time import LoopClock, run_virtual
-from tidelog.aio import Consumer, ConsumerInterceptor, OffsetAndTimestamp, Producer, TopicPartition
+from tidelog.aio import Consumer, ConsumerInterceptor, HeaderFilter, OffsetAndTimestamp, Producer, TopicPartition
 from tidelog.client.config.serializers import json_deserializer, string_deserializer
+from tidelog.client.consumer import core
 from tidelog.client.errors import (
     ClientClosedError,
     IllegalStateError,
@@ -70,6 +71,20 @@ async def test_max_poll_records_and_positions_within_a_batch(cluster: ScriptedCl
         assert [r.offset for r in await read(c, 21)] == list(range(9, 30))
         assert await c.position(ONE) == 30
         assert c.lag(ONE) == 0
+
+
+async def test_a_filter_in_asyncio_passes_everything_that_a_broker_without_filters_sends(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "LOOKED_AT_MAX", 5)
+    fill(cluster, 30)
+    async with consumer(cluster, header_filter=HeaderFilter("h", ["x"])) as c:
+        c.assign([ONE])
+        assert await c.poll(1.0) == []
+        assert await c.position(ONE) == 30
+    async with consumer(cluster, header_filter=HeaderFilter("h", [None])) as c:
+        c.assign([ONE])
+        assert [r.offset for r in await read(c, 30)] == list(range(30))
 
 
 async def test_seek_into_the_middle_of_a_batch(cluster: ScriptedCluster) -> None:
