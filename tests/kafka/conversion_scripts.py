@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final, TypeAlias
 
-from tests.kafka.heartbeat_scripts import HEARTBEAT, A, B, beat, heartbeat_of, join, said_of, wait_for_coordinator
+from tests.kafka.heartbeat_scripts import A, B, beat, heartbeat, join, wait_for_coordinator
 from tests.kafka.wire_client import WireClient
 from tidelog.model.assignors import Subscription
 from tidelog.model.ids import TopicPartition
@@ -310,7 +310,7 @@ class Playing:
         self._later: int | None = None
         """How much later than 1 the group's first epoch is."""
 
-    def do(self, step: Step) -> dict[str, Any] | None:
+    def do(self, step: Step) -> Step | None:
         """Return the answer, if the step gets one."""
         said = dict(step)
         if "api" not in said:
@@ -322,23 +322,22 @@ class Playing:
         any_leader = said.pop("by_chance", False)
         if api is None:
             api, number = self._waiting.pop(member)
-            read = self._read(api, member, self._wire(member).answer(api, VERSIONS[api], number))
+            read = self._read(api, member, number)
             return {**read, "leader": None, "members": None} if any_leader else read
         later = said.pop("sent", False)
         number = self._wire(member).send(api, VERSIONS[api], group_id=self._group, **self._request(api, member, said))
         self._waiting[member] = api, number
         return None if later else self.do({**answer(member), "by_chance": any_leader})
 
-    def _heartbeat(self, said: dict[str, Any]) -> dict[str, Any]:
+    def _heartbeat(self, said: Step) -> Step:
         wire = self._wire(said["member_id"])
         said["member_id"] = self._id(said["member_id"])
         said["member_epoch"] = self._number(said["member_epoch"])
-        found = wire.ask(HEARTBEAT, 1, group_id=self._group, **said_of(said, self._ids))
-        read = heartbeat_of(found, self._ids)
-        return {**read, "member_id": self._name(found.member_id), "epoch": self._from_first(found.member_epoch)}
+        read = heartbeat(wire, self._group, said, self._ids)
+        return {**read, "member_id": self._name(read["member_id"]), "epoch": self._from_first(read["epoch"])}
 
-    def _request(self, api: int, member: str, said: dict[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {"member_id": self._id(member), "group_instance_id": None}
+    def _request(self, api: int, member: str, said: Step) -> Step:
+        found: Step = {"member_id": self._id(member), "group_instance_id": None}
         match api:
             case _ if api == JOIN:
                 found |= {"session_timeout": 30_000, "rebalance_timeout": 60_000, "reason": None}
@@ -360,7 +359,8 @@ class Playing:
             said["generation_id"] = self._number(said["generation_id"])
         return {**found, **said}
 
-    def _read(self, api: int, member: str, answer: Any) -> dict[str, Any]:
+    def _read(self, api: int, member: str, number: int) -> Step:
+        answer = self._wire(member).answer(api, VERSIONS[api], number)
         match api:
             case _ if api == JOIN:
                 if answer.member_id:
@@ -421,7 +421,7 @@ class Playing:
         return epoch - self._later
 
 
-def play_conversion(bootstrap: str, script: Sequence[Step], group: str, ids: Mapping[str, bytes]) -> list[Any]:
+def play_conversion(bootstrap: str, script: Sequence[Step], group: str, ids: Mapping[str, bytes]) -> list[Step]:
     """The answers to a script, with members and topics by name."""
     with ExitStack() as stack:
         wait_for_coordinator(stack.enter_context(WireClient(bootstrap)), group)

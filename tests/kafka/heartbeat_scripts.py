@@ -130,9 +130,10 @@ def said_of(step: Mapping[str, Any], ids: Mapping[str, bytes]) -> dict[str, Any]
     return said
 
 
-def heartbeat_of(answer: Any, ids: Mapping[str, bytes]) -> dict[str, Any]:
+def heartbeat(wire: WireClient, group: str, said: Mapping[str, Any], ids: Mapping[str, bytes]) -> dict[str, Any]:
     """The answer's fields, with topics by name."""
     names = {topic_id: name for name, topic_id in ids.items()}
+    answer = wire.ask(HEARTBEAT, 1, group_id=group, **said_of(said, ids))
     assigned = answer.assignment
     return {
         "error": int(answer.error_code),
@@ -147,20 +148,21 @@ def heartbeat_of(answer: Any, ids: Mapping[str, bytes]) -> dict[str, Any]:
     }
 
 
-def play(bootstrap: str, script: Sequence[Mapping[str, Any]], group: str, ids: Mapping[str, bytes]) -> list[Any]:
+def play(
+    bootstrap: str, script: Sequence[Mapping[str, Any]], group: str, ids: Mapping[str, bytes]
+) -> list[dict[str, Any]]:
     """The answers to a script, with topics by name. Epochs count from a group's first one: Kafka's is 2, ours 1."""
-    found: list[object] = []
+    found: list[dict[str, Any]] = []
     later: int | None = None
     with WireClient(bootstrap) as wire:
         wait_for_coordinator(wire, group)
         for step in script:
             said = dict(step)
             said["member_epoch"] += later or 0 if said["member_epoch"] > 0 else 0
-            answer = wire.ask(HEARTBEAT, 1, group_id=group, **said_of(said, ids))
-            if answer.member_epoch > 0 and later is None:
-                later = answer.member_epoch - 1
-            read = heartbeat_of(answer, ids)
-            read["epoch"] -= later or 0 if answer.member_epoch > 0 else 0
+            read = heartbeat(wire, group, said, ids)
+            if read["epoch"] > 0 and later is None:
+                later = read["epoch"] - 1
+            read["epoch"] -= later or 0 if read["epoch"] > 0 else 0
             found.append({**read, "bytes": wire.body.hex()})
     return found
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,6 +17,9 @@ from tidelog.groups.routing import partition_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.names import GROUP_OFFSETS_TOPIC
 from tidelog.testing.cluster import Cluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, TopicPartition
 
 PARTITIONS = 6
 BOUND_S = 90.0
@@ -44,7 +47,7 @@ class Member:
         self.revoked: set[int] = set()
         self.lost = False
         self.read: list[tuple[int, int]] = []
-        self.failures: list[Any] = []
+        self.failures: list[KafkaError] = []
         self.consumer = Consumer(
             {"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": "consumer",
              "auto.offset.reset": "earliest", "enable.auto.commit": False,
@@ -52,18 +55,18 @@ class Member:
         )  # fmt: skip
         self.consumer.subscribe([topic], on_revoke=self._revoked, on_lost=self._lost)
 
-    def _revoked(self, _: object, partitions: list[Any]) -> None:
+    def _revoked(self, _: object, partitions: list[TopicPartition]) -> None:
         self.revoked.update(at.partition for at in partitions)
 
-    def _lost(self, _: object, partitions: list[Any]) -> None:
+    def _lost(self, _: object, partitions: list[TopicPartition]) -> None:
         self.lost = True
 
     def poll(self) -> None:
         message = self.consumer.poll(0.05)
         if message is None:
             return
-        if message.error() is not None:
-            self.failures.append(message.error())
+        if (error := message.error()) is not None:
+            self.failures.append(error)
         else:
             self.read.append((message.partition() or 0, message.offset() or 0))
 

@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -45,10 +45,17 @@ def cluster() -> Iterator[Cluster]:
         yield made
 
 
+class Nodes(Protocol):
+    @property
+    def kafka_bootstrap(self) -> str: ...
+
+    def create_topic(self, name: str, partitions: int) -> None: ...
+
+
 class Work:
     """A topic that is written to all the time, and members that read it."""
 
-    def __init__(self, cluster: Cluster, topic: str, group: str) -> None:
+    def __init__(self, cluster: Nodes, topic: str, group: str) -> None:
         from confluent_kafka import Producer
 
         self._cluster, self._topic, self._group = cluster, topic, group
