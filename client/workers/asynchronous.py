@@ -160,7 +160,7 @@ class AsyncWorkers:
             except WakeupError:
                 records = []
             async with self._changed:
-                plan.admit(records)
+                plan.admit(records, consumer._core.handed_out)
                 self._changed.notify_all()
             await self._bury()
             if plan.clock.monotonic_ms() >= commit_ms:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, Literal, NamedTuple
 
 from tidelog.client.group_types import OffsetAndMetadata
@@ -136,6 +136,14 @@ class Board:
                 held.progress.finish(record.offset)
             else:
                 self._queue(at, held, record)
+
+    def passed(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Note the consumer's positions, after it has returned everything admitted so far. Of stopped partitions,
+        nothing more is admitted."""
+        for at, position in positions.items():
+            held = self._held.get(at)
+            if held is not None and not held.stopped:
+                held.progress.passed(position.offset, position.leader_epoch)
 
     def _queue(self, at: TopicPartition, held: _Held, record: ConsumerRecord) -> None:
         lane: Hashable = record.offset

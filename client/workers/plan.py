@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -181,8 +181,13 @@ class Plan:
 
     # --- records --------------------------------------------------------------------------------------
 
-    def admit(self, records: Sequence[ConsumerRecord]) -> None:
+    def admit(
+        self, records: Sequence[ConsumerRecord], positions: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]]
+    ) -> None:
+        """``positions``: the consumer's, after these records."""
         self.board.admit(records)
+        if self.consumer_settings.get("header_filter") is not None:
+            self.board.passed(positions())
         self.counts.read += len(records)
         self.counts.duplicates, self.counts.skipped = self.board.duplicates, self.board.skipped
 

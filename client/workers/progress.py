@@ -23,7 +23,7 @@ class Progress:
     """``committed``: where the group's last owner stopped, ``None`` if unknown; ``metadata``: what it wrote there. Text
     from another program is ignored."""
 
-    __slots__ = ("_before", "_end", "_epoch", "_finished", "_open", "_told")
+    __slots__ = ("_before", "_end", "_epoch", "_finished", "_open", "_passed", "_told")
 
     def __init__(self, committed: int | None = None, metadata: str = "") -> None:
         self._open: deque[tuple[int, int]] = deque()
@@ -33,6 +33,8 @@ class Progress:
         self._before = [] if committed is None else list(finished_runs(committed, metadata))
         self._end = committed
         self._epoch = -1
+        self._passed = -1, -1
+        """Up to where a filter has left everything out since the last record, and the leader epoch there."""
         self._told = committed, metadata
 
     def __len__(self) -> int:
@@ -54,6 +56,10 @@ class Progress:
             self.finish(offset)
         return not done
 
+    def passed(self, offset: int, epoch: int) -> None:
+        """Note that there is nothing for this program between the last record and ``offset``."""
+        self._passed = offset, epoch
+
     def finish(self, offset: int) -> None:
         """Note that an admitted record needs no more work."""
         self._finished.add(offset)
@@ -73,6 +79,8 @@ class Progress:
                 epoch = rest.popleft()[1]
             entries = rest
         offset = entries[0][0] if entries else self._end
+        if not entries and self._passed[0] > (offset or 0):
+            offset, epoch = self._passed
         if offset is None:
             return None
         metadata = _encoded(entries, done, self._end or offset)

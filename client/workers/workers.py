@@ -85,7 +85,7 @@ class Workers(BlockingWorkers):
             except WakeupError:
                 records = []
             with self._changed:
-                plan.admit(records)
+                plan.admit(records, consumer._core.handed_out)
                 self._changed.notify_all()
             self._bury()
             if plan.clock.monotonic_ms() >= commit_ms:

@@ -152,6 +152,13 @@ MUTANTS = (
         f"{_READ}test_brokers_leave_out_what_nobody_wants",
     ),
     bound(
+        "commits-pass-what-was-not-admitted",
+        "client.workers.board",
+        "if held is not None and not held.stopped:\n                held.progress.passed",
+        "if held is not None:\n                held.progress.passed",
+        "client/workers/test_board.py::test_what_a_filter_leaves_out_is_committed_once_nothing_before_it_is_unfinished",
+    ),
+    bound(
         "a-copy-begins-again",
         _REPLAY,
         "            if begun:\n",

@@ -48,6 +48,22 @@ def test_records_of_a_key_come_one_after_the_other() -> None:
     assert offsets_of(taken(of)) == [1]
 
 
+def test_what_a_filter_leaves_out_is_committed_once_nothing_before_it_is_unfinished() -> None:
+    of = board()
+    of.passed({AT: OffsetAndMetadata(5, 2)})
+    assert of.news() == {AT: OffsetAndMetadata(5, 2)}
+    of.admit([record(7)])
+    of.passed({AT: OffsetAndMetadata(9)})
+    assert of.news()[AT].offset == 7
+    (work,) = taken(of)
+    of.finish(work)
+    assert of.news() == {AT: OffsetAndMetadata(9)}
+    of.stop(AT)
+    of.admit([record(20)])
+    of.passed({AT: OffsetAndMetadata(30)})
+    assert of.news() == {AT: OffsetAndMetadata(9)}, "what was not admitted is not finished"
+
+
 def test_order_by_partition_and_none() -> None:
     of = board("partition")
     of.admit([record(0, b"a"), record(1, b"b")])

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tidelog import ConsumerRecord, Deduplicate, RetryPolicy, TopicPartition, Workers
+from tidelog import ConsumerRecord, Deduplicate, HeaderFilter, RetryPolicy, TopicPartition, Workers
 from tidelog.client.errors import ConfigError, HandlerError
 from tidelog.client.workers import workers as module
 from tidelog.testing import Cluster
@@ -125,6 +125,21 @@ def letters(cluster: Cluster, topic: str) -> list[ConsumerRecord]:
         while any(consumer.position(at) < end for at, end in ends.items()):
             found += consumer.poll(1.0)
     return found
+
+
+def test_a_filter_leaves_records_out_and_commits_move_past_them(cluster: Cluster, topic: str) -> None:
+    with cluster.producer() as producer:
+        for number in range(40):
+            headers = [("kind", b"rare")] if number == 7 else []
+            producer.send(topic, b"%d" % number, partition=number % 2, headers=headers)
+    handler = Noted(1)
+    settings = {"header_filter": HeaderFilter("kind", ["rare"])}
+    running = Running(workers(cluster, topic, handler, consumer_settings=settings))
+    while committed(cluster, topic) < 40:
+        running.check()
+    running.of.stop()
+    assert running.ended().handled == 1
+    assert handler.values == Counter([7])
 
 
 def test_each_record_once_in_the_order_of_its_key(cluster: Cluster, topic: str) -> None:
