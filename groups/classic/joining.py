@@ -20,6 +20,7 @@ from tidelog.groups.state.transitions import Cause, GroupState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.moment import Moment
 from tidelog.proto.calls.group_api import NO_MEMBER, GroupProtocol, JoinGroupRequest, JoinGroupResponse
+from tidelog.proto.logs.consumer_group_records import ConsumerKey
 from tidelog.proto.logs.coordinator_records import STRING_BYTES_MAX
 from tidelog.replication.coordinators.coordinator_core import append_error
 
@@ -84,7 +85,9 @@ class Joining:
         """Convert an empty group of the consumer protocol to a classic one; its offsets are kept."""
         records = self._shard.tombstones(group)
         if records:
-            group.record_number = self._shard.append(records, GroupRecordAppend(), now)
+            assert group.consumer is not None
+            pending = _ConsumerEnd(group, group.consumer.record_keys())
+            group.record_number = self._shard.append(records, pending, now)
         group.consumer = None
         group.is_consumer_stored = False
 
@@ -265,12 +268,27 @@ class Joining:
             case GroupState.STABLE if group.protocol == group.chosen_protocol():
                 assignments = {other.member_id: other.assignment for other in group.members.values()}
                 pending = _ReplacementAppend(shard, self._rebalancing, group, member, former, waiter)
-                group.record_number = shard.append([shard.group_record(group, assignments)], pending, now)
+                group.record_number = shard.append(shard.group_records(group, assignments), pending, now)
             case GroupState.STABLE | GroupState.COMPLETING_REBALANCE:
                 # The leader may know the old id already.
                 self._rebalancing.prepare(group, Cause.MEMBER_CHANGED, now)
             case _:
                 self._rebalancing.maybe_complete_join(group, now)
+
+
+class _ConsumerEnd(GroupRecordAppend):
+    """The tombstones of an empty group of the consumer protocol that became classic. If the log refuses them, they go
+    with the group's next record."""
+
+    __slots__ = ("_group", "_keys")
+
+    def __init__(self, group: Group, keys: list[ConsumerKey]) -> None:
+        self._group = group
+        self._keys = keys
+
+    def ended(self, number: int, error: ErrorCode, now: Moment) -> None:
+        if error is not ErrorCode.NONE and self._group.consumer is None:
+            self._group.leftovers = self._keys
 
 
 class _Former(NamedTuple):

@@ -102,7 +102,7 @@ class Rebalancing:
         group.begin_generation(now.wall_ms)
         if group.state is GroupState.EMPTY:
             logger.info("group %s: empty with generation %d", group.group_id, group.generation)
-            group.record_number = shard.append([shard.group_record(group, {})], _NOBODY_WAITS, now)
+            group.record_number = shard.append(shard.group_records(group, {}), _NOBODY_WAITS, now)
             return
         logger.info(
             "group %s: generation %d of %d members under %s",

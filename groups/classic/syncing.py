@@ -75,7 +75,7 @@ class Syncing:
         given = {item.member_id: item.assignment for item in request.assignments}
         assignments = {member_id: given.get(member_id, b"") for member_id in group.members}
         pending = _AssignmentAppend(self._shard, self._rebalancing, group, assignments)
-        number = self._shard.append([self._shard.group_record(group, assignments)], pending, now)
+        number = self._shard.append(self._shard.group_records(group, assignments), pending, now)
         group.record_number = group.storing = number
 
     # --- Heartbeat ----------------------------------------------------------------------------------

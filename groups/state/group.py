@@ -15,6 +15,7 @@ from tidelog.groups.state.member import Member
 from tidelog.groups.state.transitions import ALLOWED, Cause, GroupState, Transition
 from tidelog.model.errors import ErrorCode
 from tidelog.proto.calls.group_api import GroupProtocol
+from tidelog.proto.logs.consumer_group_records import ConsumerKey
 from tidelog.proto.logs.consumer_protocol import BadConsumerProtocol, decode_subscription
 from tidelog.proto.logs.coordinator_records import NO_TIMESTAMP, GroupMetadataValue
 
@@ -41,6 +42,7 @@ class Group:
         "is_consumer_stored",
         "is_unled",
         "leader",
+        "leftovers",
         "members",
         "new_member_came",
         "offsets",
@@ -86,6 +88,8 @@ class Group:
         conversion is on its way to the log."""
         self.is_consumer_stored = False
         """Whether the group's record in the log, if it has one, is of the consumer protocol."""
+        self.leftovers: list[ConsumerKey] = []
+        """Records of the consumer protocol whose removal the log refused when the group became classic."""
         self.is_unled = False
         """Whether its record says that no leader made its assignment: it was of the consumer protocol before."""
         self._population = population
@@ -364,6 +368,7 @@ class Group:
     def become_simple(self) -> None:
         """Remove everything of the classic protocol."""
         self.forget_members()
+        self.leftovers = []
         self.generation = 0
         self.protocol_type = self.protocol = None
         self.state = GroupState.EMPTY

@@ -141,6 +141,10 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
     def group_record(self, group: Group, assignments: dict[str, bytes]) -> CoordinatorRecord:
         return CoordinatorRecord(encode_group_key(group.group_id), encode_group_value(group.stored(assignments)))
 
+    def group_records(self, group: Group, assignments: dict[str, bytes]) -> list[CoordinatorRecord]:
+        """Return a classic group's record, and the tombstones of what is left from before it was classic."""
+        return [*(written(key, None) for key in group.leftovers), self.group_record(group, assignments)]
+
     def group_tombstone(self, group: Group) -> CoordinatorRecord:
         """Return the tombstone of a classic group's record."""
         return CoordinatorRecord(encode_group_key(group.group_id), None)
@@ -150,7 +154,7 @@ class ShardState(CoreState[TimerKey, Effect, PendingAppend]):
         if group.record_number is None:
             return []
         classic = [] if group.is_consumer_stored else [self.group_tombstone(group)]
-        keys = [] if group.consumer is None else group.consumer.record_keys()
+        keys = group.leftovers if group.consumer is None else group.consumer.record_keys()
         return classic + [written(key, None) for key in keys]
 
     # --- Sessions -----------------------------------------------------------------------------------

@@ -248,7 +248,8 @@ class History(RuleBasedStateMachine):
         if group is not None and group.whole_target:
             return  # a target was refused in part: the next one replaces what the log has of it
         if group is None or not (group.epoch or group.members):
-            assert not other.has_group() or other.group().consumer is None
+            ended = group is None and self.desk.has_group() and self.desk.group().leftovers
+            assert not other.has_group() or other.group().consumer is None or (ended and other.group().is_empty)
         else:
             assert _known(other.consumer()) == _known(group)
             assert group.target.keys() <= group.members.keys(), "nobody else has a target"

@@ -493,6 +493,23 @@ def test_a_mixed_group_can_be_deleted_once_all_its_members_have_left(policy: Mig
     assert not desk.has_group(), "none of its records is left"
 
 
+def test_what_the_log_refused_to_end_is_ended_with_the_classic_groups_record(desk: Desk) -> None:
+    desk.come("new", TOPIC)
+    desk.beat("new", -1)
+    desk.auto = False
+    joining = desk.join(admit_unknown=True)
+    desk.end(ErrorCode.NOT_ENOUGH_REPLICAS)
+    desk.auto = True
+    desk.pass_time(3_000)
+    joined = desk.answers[joining]
+    assert isinstance(joined, JoinGroupResponse)
+    a = joined.member_id
+    assert desk.error(desk.sync(a, 1, {a: b""})) is ErrorCode.NONE
+    left = {record.key: record.value for append in desk.log if isinstance(append, Append) for record in append.records}
+    kinds = [int.from_bytes(key[:2]) for key, value in left.items() if value is not None]
+    assert kinds == [2], "compaction leaves nothing else of the group"
+
+
 def test_a_group_whose_downgrade_is_under_way_is_not_deleted(desk: Desk) -> None:
     a = mixed(desk)
     desk.auto = False
