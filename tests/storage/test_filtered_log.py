@@ -29,7 +29,7 @@ NOW = 1_000_000
 CONFIG = TopicConfig(
     segment_bytes=1_200, index_interval_bytes=200, filter_header="tag", file_delete_delay_ms=0, retention_ms=-1
 )
-STEP = int(os.environ.get("TIDELOG_CRASH_STEP", "47"))
+STEP = int(os.environ.get("TIDELOG_CRASH_STEP", "97"))
 """Every how many-th step is a crash; set the variable to 1 for all of them."""
 TAGS = ("a", "b", "c", None)
 
