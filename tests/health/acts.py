@@ -47,6 +47,8 @@ class Stage:
     transaction: Producer | None = None
     client: dict[str, Any] = field(default_factory=dict)
     """The settings by which programs connect."""
+    own_disks: set[LocalNode] = field(default_factory=set)
+    """Nodes on a file system that nobody else fills."""
     faults: dict[int, DiskFaults] = field(default_factory=dict)
     """Of the nodes that have the shim."""
     beside: LocalCluster | None = None
@@ -143,6 +145,21 @@ def begin(name: str) -> Act:
     return act
 
 
+def prepare(name: str) -> Act:
+    """Leave a prepared transaction in a topic: its program goes, and nobody decides."""
+
+    def act(stage: Stage) -> None:
+        with Producer(
+            stage.cluster.bootstrap, transactional_id="recorded", transaction_two_phase_commit_enable=True
+        ) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send(name, b"x").result(60)
+            producer.prepare_transaction()
+
+    return act
+
+
 def commit(stage: Stage) -> None:
     assert stage.transaction is not None
     try:
@@ -203,6 +220,19 @@ def fail_disk(node: int) -> Act:
     return lambda stage: stage.faults[node].fail(write=True, sync=True)
 
 
+def slow_follower(name: str, write_ms: int) -> Act:
+    """Slow down the disk of a node that neither leads the topic nor is the active controller."""
+
+    def act(stage: Stage) -> None:
+        with stage.admin() as admin:
+            busy = {one.leader for one in admin.describe_topics([name])[0].partitions}
+            busy.add(admin.describe_cluster().controller_id)
+        node = min(stage.faults.keys() - busy)
+        stage.faults[node].slow(write_ms=write_ms)
+
+    return act
+
+
 def move_clock(node: int, ahead_s: float) -> Act:
     return lambda stage: stage.faults[node].set_clock(ahead_s)
 
@@ -213,6 +243,7 @@ def small_disk(node: int, megabytes: int) -> Act:
     def act(stage: Stage) -> None:
         found = stage.cluster.node(node)
         mount = f'mkdir -p "$0" && mount -t tmpfs -o size={megabytes}m none "$0" && exec "$@"'
+        stage.own_disks.add(found)
         found.launcher = ("unshare", "--map-root-user", "--mount", "sh", "-c", mount, str(found.data_dir))
 
     return act

@@ -1,8 +1,8 @@
 """Records what nodes export while a cluster of real processes has one trouble or another, and in a rolling restart.
 
 ``./dev run python -m tests.health.recording`` writes the files of ``recordings/`` anew, or those that are named. It
-takes two hours, less if you run it several times at once, each with some names. The tests judge the alerts by them
-(``test_recorded_drills.py``).
+takes three and a half hours, less if you run it several times at once, each with some names. The tests judge the alerts
+by them (``test_recorded_drills.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -40,12 +40,14 @@ from .acts import (
     link_with_source,
     move,
     move_clock,
+    prepare,
     restart,
     run_link,
     scrape_beside,
     second_directory,
     secured,
     shimmed,
+    slow_follower,
     small_disk,
     start,
     stop_link,
@@ -57,17 +59,25 @@ EVERY_S: Final = 15
 NAMES: Final = {name for rule in RULES for alert in rule.alerts for name in re.findall(r"\b[a-z]+_\w+", alert.expr)}
 Scrape = dict[int, dict[str, str] | None]
 """Of each node, the values by series; ``None`` if it did not answer. Clocks are less the recorder's own."""
+BUCKETS: Final = {name for name in NAMES if name.endswith("_bucket")}
+"""Only what is compared with the week before needs them."""
+DISKS: Final = {metrics.DISK_FREE.exported, metrics.DISK_TOTAL.exported}
+"""Of a node without a disk of its own they say what other programs do."""
 CLOCK: Final = metrics.CLOCK.exported
+WEEK: Final = 7 * 24 * 3600 // EVERY_S
+"""In scrapes."""
 
 
 class Drill(NamedTuple):
-    """How many seconds are recorded, and what is done when: ``before`` the start, and afterwards."""
+    """How many seconds are recorded, and what is done when: ``before`` the start, and afterwards. What comes from the
+    second ``week_later_s`` on is judged as if it had come a week after the start."""
 
     seconds: int
     acts: Sequence[tuple[int, Act]]
     settings: Mapping[str, str] = MappingProxyType({})
     nodes: int = 3
     before: Sequence[Act] = ()
+    week_later_s: int | None = None
 
 
 DRILLS: Final[dict[str, Drill]] = {
@@ -98,6 +108,7 @@ DRILLS: Final[dict[str, Drill]] = {
             (135, start(1)),
         ],
     ),
+    "undecided": Drill(3_720, [(5, prepare("prepared"))], {"transaction.two.phase.commit.enable": "true"}, nodes=1),
     "rotten-disk": Drill(
         480,
         [
@@ -137,6 +148,7 @@ DRILLS: Final[dict[str, Drill]] = {
         nodes=1,
         before=[small_disk(1, 256)],
     ),
+    "slow-follower": Drill(1_620, [(810, slow_follower("recorded", 100))], before=[shimmed(1, 2, 3)], week_later_s=810),
     "certificates-and-logins": Drill(
         600,
         [(60, foreign_certificate(3)), (61, guess_passwords(1, 25))],
@@ -163,6 +175,7 @@ def record(directory: Path, drill: Drill) -> list[Scrape]:
     stage.scraped.update(cluster.nodes)
     found: list[Scrape] = []
     failures: list[BaseException] = []
+    left_out = set(BUCKETS if drill.week_later_s is None else ())
     try:
         for act in drill.before:
             act(stage)
@@ -176,7 +189,12 @@ def record(directory: Path, drill: Drill) -> list[Scrape]:
             time.sleep(max(0.0, began_s + number * EVERY_S - time.monotonic()))
             if failures:
                 raise failures[0]
-            found.append({at: _scrape(directory, node) for at, node in [*stage.scraped.items()]})
+            found.append(
+                {
+                    at: _scrape(directory, node, left_out if node in stage.own_disks else left_out | DISKS)
+                    for at, node in [*stage.scraped.items()]
+                }
+            )
     finally:
         stage.end()
     return found
@@ -209,30 +227,36 @@ def _act(stage: Stage, began_s: float, acts: Sequence[tuple[int, Act]], failures
         failures.append(error)
 
 
-def _scrape(directory: Path, node: LocalNode) -> dict[str, str] | None:
+def _scrape(directory: Path, node: LocalNode, left_out: Collection[str]) -> dict[str, str] | None:
     try:
         _, body = node.get("/metrics", 5.0)
     except OSError:
         return None
     text = body.decode().replace(str(directory), "/data")
-    lines = [line for line in text.splitlines() if re.split(r"[{ ]", line)[0] in NAMES]
-    found = dict(line.rsplit(" ", 1) for line in lines if "_bucket" not in line)
+    names = NAMES.difference(left_out)
+    lines = [line for line in text.splitlines() if re.split(r"[{ ]", line)[0] in names and "FetchConsumer" not in line]
+    found = dict(line.rsplit(" ", 1) for line in lines)
     if CLOCK in found:
         found[CLOCK] = str(round(float(found[CLOCK]) - time.time(), 3))
     return found
 
 
-def as_series(scrapes: Sequence[Scrape]) -> dict[str, str]:
+def as_series(scrapes: Sequence[Scrape], week_later_s: int | None = None) -> dict[str, str]:
     """The values of each series as promtool writes them: ``1+0x3`` for four times 1, ``_`` for none. A node that does
     not answer makes its series stale. Clocks go with promtool's, which begins at 0."""
     series: dict[str, str] = {}
+    part = len(scrapes) if week_later_s is None else week_later_s // EVERY_S
     for node in sorted({node for scrape in scrapes for node in scrape}):
         for name in sorted({name for scrape in scrapes for name in scrape.get(node) or ()}):
             values = [(scrape.get(node) or {}).get(name) for scrape in scrapes]
             if name == CLOCK:
-                values = [one and str(float(one) + EVERY_S * number) for number, one in enumerate(values)]
+                times = [number if number < part else number + WEEK - part for number in range(len(values))]
+                values = [one and str(float(one) + EVERY_S * at) for at, one in zip(times, values, strict=True)]
             labels = f'instance="{node}"' + (", " + name.partition("{")[2][:-1] if "{" in name else "")
-            series[f"{name.partition('{')[0]}{{{labels}}}"] = _spelled(values)
+            parts = [_spelled(values[:part])]
+            if values[part:]:
+                parts += [f"_x{WEEK - part}", _spelled(values[part:])]
+            series[f"{name.partition('{')[0]}{{{labels}}}"] = " ".join(parts)
     return series
 
 
@@ -254,6 +278,6 @@ def _spelled(values: Sequence[str | None]) -> str:
 if __name__ == "__main__":
     for name in sys.argv[1:] or DRILLS:
         with tempfile.TemporaryDirectory() as place:
-            series = as_series(record(Path(place) / "cluster", DRILLS[name]))
+            series = as_series(record(Path(place) / "cluster", DRILLS[name]), DRILLS[name].week_later_s)
         path = Path(__file__).with_name("recordings") / f"{name}.json"
         path.write_text(json.dumps(series, indent=0) + "\n")
