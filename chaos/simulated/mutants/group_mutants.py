@@ -143,7 +143,7 @@ _STORED: Final = (
         what="A static member's new id is not written: the next coordinator knows the old id, and fences the live "
         "member in favour of the one that was replaced.",
         module=_JOINING,
-        old="group.record_number = shard.append([shard.group_record(group, assignments)], pending, now)",
+        old="group.record_number = shard.append(shard.group_records(group, assignments), pending, now)",
         new="pending.ended(len(assignments), ErrorCode.NONE, now)",
     ),
 )
