@@ -10,10 +10,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from crc32c import crc32c
-
 from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
+from tidelog.model.crc32c import crc32c
 from tidelog.model.features import METADATA_VERSION
 from tidelog.model.ids import NO_NODE, ControllerEpoch, Offset, TopicId
 from tidelog.proto.calls.convert import BadMessage
