@@ -140,6 +140,8 @@ class GroupCoordinator(CoordinatorSearch):
         config, membership, clock = self._config, self._membership, self._cluster.clock
         node = await self.find()
         with self._lock:
+            if membership.needs_prepare:
+                return Next.STOP  # forgotten since poll asked for this: it has to tell what is lost first
             sent = membership.joining(clock.monotonic_ms())
             reason = membership.rejoin_reason[:REASON_LENGTH_MAX]
         join = JoinGroupRequest(

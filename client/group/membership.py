@@ -227,9 +227,9 @@ class Membership:
     def on_join(self, sent: Generation, response: JoinGroupResponse, now: int) -> Next:
         """Process a JoinGroup's answer; GO_ON means SyncGroup next."""
         code = response.error
+        if self.state is not MemberState.PREPARING:
+            return Next.STOP  # left in the meantime, or forgotten: poll has to tell what is lost before the next join
         if code is ErrorCode.NONE:
-            if self.state is not MemberState.PREPARING:
-                return Next.STOP  # left in the meantime
             if response.protocol_type not in ("", PROTOCOL_TYPE):
                 return self._fail(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -241,16 +241,12 @@ class Membership:
             self._restart_timers(now)
             return Next.GO_ON
         if code is ErrorCode.MEMBER_ID_REQUIRED:
-            if self.state is not MemberState.PREPARING:
-                return Next.STOP
             self.generation = Generation(member_id=response.member_id)
             self.request_rejoin("need to re-join with the given member id")
             return Next.AGAIN
         if code is ErrorCode.UNKNOWN_MEMBER_ID:
-            if self.generation == sent:
-                self._reset("the coordinator does not know the member", forget_member=True)
-                return Next.STOP
-            return Next.AGAIN
+            self._reset("the coordinator does not know the member", forget_member=True)
+            return Next.STOP
         if code in MOVED:
             return Next.FIND
         if code.retriable or code is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -260,9 +256,9 @@ class Membership:
     def on_sync(self, sent: Generation, response: SyncGroupResponse, now: int) -> Next:
         """Process a SyncGroup's answer; GO_ON means that the assignment is valid."""
         code = response.error
+        if self.state is not MemberState.COMPLETING or self.generation != sent:
+            return Next.STOP  # a heartbeat has learned in the meantime that the generation is over
         if code is ErrorCode.NONE:
-            if self.state is not MemberState.COMPLETING or self.generation != sent:
-                return Next.STOP  # a heartbeat has learned in the meantime that the generation is over
             if response.protocol_type not in ("", PROTOCOL_TYPE) or response.protocol_name not in ("", sent.protocol):
                 return self._fail(
                     ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
@@ -276,10 +272,8 @@ class Membership:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             return Next.AGAIN
         if code in _FORGOTTEN:
-            if self.generation == sent:
-                self._reset(f"{code.name} to a SyncGroup", forget_member=code is ErrorCode.UNKNOWN_MEMBER_ID)
-                return Next.STOP
-            return Next.AGAIN
+            self._reset(f"{code.name} to a SyncGroup", forget_member=code is ErrorCode.UNKNOWN_MEMBER_ID)
+            return Next.STOP
         if code in MOVED:
             return Next.FIND
         if code.retriable:

@@ -137,6 +137,27 @@ def test_what_a_refused_sync_means(code: ErrorCode, step: Next) -> None:
         assert isinstance(membership.failure, EXCEPTIONS[code])
 
 
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.NOT_COORDINATOR],
+)
+def test_who_is_forgotten_while_it_rejoins_does_not_join_before_poll_has_told_what_is_lost(code: ErrorCode) -> None:
+    """Otherwise it commits, in its new generation, what it read of partitions that are another's by now."""
+    membership = stable()
+    membership.request_rejoin("test")
+    membership.prepared()
+    sent = membership.joining(1)
+    membership.on_commit_error(MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, "")
+    answer = JoinGroupResponse(code, 8, "consumer", "range", "other", False, "m-1")
+    assert membership.on_join(sent, answer, 2) is Next.STOP
+    assert membership.needs_prepare
+    assert membership.has_lost
+    membership = joined()
+    membership.on_heartbeat(MEMBER, ErrorCode.UNKNOWN_MEMBER_ID, 1)
+    assert membership.on_sync(MEMBER, SyncGroupResponse(code), 2) is Next.STOP
+    assert membership.needs_prepare
+
+
 def test_another_protocol_than_the_group_chose_is_an_error() -> None:
     membership = joined()
     assert membership.on_sync(MEMBER, SyncGroupResponse(ErrorCode.NONE, "consumer", "sticky", b""), 1) is Next.STOP
