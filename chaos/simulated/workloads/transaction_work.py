@@ -175,7 +175,12 @@ class TransactionWork(TransactionClients):
         sim, cluster, roster = self.sim, self.sim.cluster, self.roster
         began = cluster.loop.now
         await cluster.wait_for(lambda: self._heard_since(began), "every transactional producer heard again", bound_s)
-        await cluster.wait_for(lambda: not roster.held, "everything prepared decided", bound_s)
+        before = list(roster.held.items())  # others are prepared meanwhile, so that there may always be some
+        await cluster.wait_for(
+            lambda: not any(roster.held.get(slot) is one for slot, one in before),
+            "everything prepared decided",
+            bound_s,
+        )
         await self._all_copied(bound_s)
         roster.stopping = True
         clients = [*roster.current.values(), *roster.replaced]
