@@ -40,6 +40,8 @@ class ConsumerGroupJudge(GroupJudge):
         """Partition → the members that were told that it is theirs, and when."""
         self._epoch_of: dict[tuple[str, TopicPartition], int] = {}
         """Member id and partition → the member's epoch while it had it."""
+        self._claims: dict[str, frozenset[TopicPartition]] = {}
+        """Classic member → what it said that it has when it was let in again, though it was another's."""
 
     # --- what members say -------------------------------------------------------------------------------
 
@@ -63,7 +65,19 @@ class ConsumerGroupJudge(GroupJudge):
             for partition in sorted(() if held is None else held.partitions.keys() - has)
         ]
 
+    def called_back(self, member_id: str) -> None:
+        """A classic member is to rejoin; its rebalance timeout may run since it was heard before."""
+        since_s = self._heard_s.get(member_id, 0.0)
+        for partition in self._may_have.get(member_id, ()):
+            self._going_s.setdefault((member_id, partition), since_s)
+
     # --- what coordinators answer -----------------------------------------------------------------------
+
+    def let_in(self, member_id: str, owned: Iterable[TopicPartition]) -> None:
+        """A classic member was let into a group without a leader. If it had been removed in the meantime, it does not
+        learn that: as in Kafka (seen with 4.3.1), its old id is taken, and so are its commits in its new epoch, of
+        partitions that are another's by now. It gives them up after its next SyncGroup."""
+        self._claims[member_id] = frozenset(owned) - self._may_have.get(member_id, set())
 
     def heard(self, member_id: str, epoch: int, at_s: float) -> None:
         """Note that the coordinator has accepted a heartbeat."""
@@ -111,6 +125,8 @@ class ConsumerGroupJudge(GroupJudge):
         owners = [member for since_s, member in self._given.get(commit.partition, ()) if since_s < arrived_s]
         self._raise_floor(commit.partition, commit.offset, commit.generation, at_s, f"acknowledged to {commit[0]}")
         if owners and owners[-1] == commit.member_id:
+            return []
+        if commit.partition in self._claims.get(commit.member_id, ()):
             return []
         return [
             f"fenced: the commit of {commit.offset} for {commit.partition} by {commit.member_id} in epoch "

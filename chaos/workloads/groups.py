@@ -89,6 +89,10 @@ class GroupMember(Incarnation, ConsumerRebalanceListener):
         return not self.stopping and super().at_work
 
     @property
+    def is_classic(self) -> bool:
+        return self._settings.get("group_protocol") != "consumer"
+
+    @property
     def assignment(self) -> list[TopicPartition]:
         return sorted(self.consumer.assignment())
 
@@ -217,16 +221,16 @@ class Group(Roster[GroupMember]):
         name: str,
         listener: Listener,
         topics: Sequence[str] | str,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         *,
         prefix: str,
         polls: Sequence[int],
         works_s: Sequence[float] = (0.0,),
         is_static: Callable[[int], bool] = lambda slot: False,
     ) -> None:
-        """``settings``: further settings of every member; ``prefix``: of their names; ``polls``: choices for how many
-        records a poll returns at most; ``is_static``: whether the members of a slot have an instance id, by its
-        number."""
+        """``settings``: further settings of every member, or what returns the next one's; ``prefix``: of their names;
+        ``polls``: choices for how many records a poll returns at most; ``is_static``: whether the members of a slot
+        have an instance id, by its number."""
         super().__init__(world, rng, (), self._member)
         self.name = name
         self._instances: dict[str, str | None] = {}
@@ -279,8 +283,9 @@ class Group(Roster[GroupMember]):
 
     def _member(self, slot: str, name: str) -> GroupMember:
         rng, scale = self.rng, self.world.scale
+        own = self._settings() if callable(self._settings) else self._settings
         heart: dict[str, Any] = {}
-        if self._settings.get("group_protocol") != "consumer":
+        if own.get("group_protocol") != "consumer":
             heart = {"session_timeout_ms": 3_000 * scale, "heartbeat_interval_ms": rng.choice((300, 800)) * scale}
         settings: dict[str, Any] = {
             "group_id": self.name,
@@ -294,7 +299,7 @@ class Group(Roster[GroupMember]):
             "default_api_timeout_ms": 10_000,
             "metadata_max_age_ms": 2_000 * scale,
             "fetch_max_wait_ms": 500,
-            **self._settings,
+            **own,
         }
         return GroupMember(name, self.world, self._listener, self._topics, settings, self._works_s)
 

@@ -15,7 +15,11 @@ _CLAIMS: Final = "tidelog.groups.state.consumer_claims"
 _ASSIGNED: Final = "tidelog.client.group.server_assigned"
 _MEMBERSHIP: Final = "tidelog.client.group.consumer_membership"
 
+_CONVERTING: Final = "tidelog.groups.consumer.converting"
+_CLASSIC_MEMBERS: Final = "tidelog.groups.consumer.classic_members"
+
 mutant: Final = partial(Mutant, scenario="consumer-groups")
+mixed: Final = partial(Mutant, scenario="mixed-groups")
 
 _COORDINATOR: Final = (
     mutant(
@@ -109,4 +113,32 @@ _MEMBER: Final = (
     ),
 )
 
-MUTANTS: Final[tuple[Mutant, ...]] = (*_COORDINATOR, *_MEMBER)
+_MIXED: Final = (
+    mixed(
+        id="an-upgrade-forgets-its-members-partitions",
+        rule="one owner",
+        what="A classic group that gets the consumer protocol begins with all partitions free, while its members read "
+        "them.",
+        module=_CONVERTING,
+        old="        assigned, pending = _owned(assignment.partitions, topics, epoch), _owned(kept, topics, epoch)\n",
+        new="        assigned, pending = _owned((), topics, epoch), _owned((), topics, epoch)\n",
+    ),
+    mixed(
+        id="a-classic-member-is-not-asked-what-it-has",
+        rule="one owner",
+        what="The coordinator takes it that a classic member that rejoins has given up everything that it must.",
+        module=_CLASSIC_MEMBERS,
+        old="by_id(subscription.owned, topics), topics)",
+        new="{}, topics)",
+    ),
+    mixed(
+        id="classic-members-are-never-called-back",
+        rule="progress",
+        what="Heartbeats do not tell classic members of a consumer group to rejoin: they keep what they have forever.",
+        module=_CLASSIC_MEMBERS,
+        old="        if not self._has_more_to_do(consumer, member_id):\n",
+        new="        if consumer.members:\n",
+    ),
+)
+
+MUTANTS: Final[tuple[Mutant, ...]] = (*_COORDINATOR, *_MEMBER, *_MIXED)

@@ -1,4 +1,4 @@
-"""The scenario of a group of the consumer protocol (KIP-848)."""
+"""The scenarios of a group of the consumer protocol (KIP-848), and of one with members of both protocols."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Final
 from tidelog.chaos.simulated.scenarios.clusters import ALWAYS, GROUPS
 from tidelog.chaos.simulated.simulation.simulation import Setting
 from tidelog.chaos.simulated.workloads.consumer_group_work import SESSION_MS, ConsumerGroupWork
+from tidelog.chaos.simulated.workloads.mixed_group_work import MixedGroupWork
 
 CONSUMER_GROUPS: Final[Setting] = replace(
     GROUPS,
@@ -35,4 +36,23 @@ CONSUMER_GROUPS: Final[Setting] = replace(
     },
     partitions=4,
     work=ConsumerGroupWork,
+)
+
+MIXED_GROUPS: Final[Setting] = replace(
+    CONSUMER_GROUPS,
+    name="mixed-groups",
+    about="A group with members of both protocols, which is converted up and down while everything moves and fails.",
+    events=ALWAYS
+    | {
+        "called-back",
+        "commit",
+        "compacted",
+        "coordinator-moved",
+        "epoch",
+        "joined-led",
+        "joined-unled",
+        "lost-partitions",
+        "redelivered",
+    },
+    work=MixedGroupWork,
 )

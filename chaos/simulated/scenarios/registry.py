@@ -54,6 +54,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "compaction": _cluster("COMPACTION"),
         "groups": _cluster("GROUPS"),
         "consumer-groups": _cluster("CONSUMER_GROUPS", "tidelog.chaos.simulated.scenarios.consumer_groups"),
+        "mixed-groups": _cluster("MIXED_GROUPS", "tidelog.chaos.simulated.scenarios.consumer_groups"),
         "transactions": _cluster("TRANSACTIONS"),
         "sinks": _cluster("SINKS"),
         "bit-rot": _cluster("BIT_ROT"),

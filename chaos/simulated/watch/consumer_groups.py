@@ -60,13 +60,18 @@ class ConsumerGroupWatch(GroupWatch):
         if server == f"node{self.coordinator}":
             self._moved(server)
             self._judged.heard(request.member_id, response.member_epoch, asked_s)
-        known = self.epochs.setdefault(request.member_id, [])
-        if not known or known[-1] != response.member_epoch:
-            known.append(response.member_epoch)
-            self.events["epoch"] += 1
+        self.events["epoch"] += self._reached(request.member_id, response.member_epoch)
         if response.assignment is not None:
             given = self._named(response.assignment.topics)
             self._tell(self._judged.told(request.member_id, response.member_epoch, given, self._now))
+
+    def _reached(self, member_id: str, epoch: int) -> bool:
+        """Note a member's epoch. Returns whether it is another one than before."""
+        known = self.epochs.setdefault(member_id, [])
+        if known and known[-1] == epoch:
+            return False
+        known.append(epoch)
+        return True
 
     def _is_heartbeat(self, request: object) -> TypeGuard[ConsumerGroupHeartbeatRequest]:
         return (

@@ -53,7 +53,7 @@ class GroupWork:
             GROUP,
             self.watch.judge,
             f"{sim.topic}.*" if self._by_pattern else (sim.topic,),
-            self._kind,
+            self._next_settings,
             prefix="m",
             polls=(3, 500),
             works_s=(0.0, 0.02, 0.3),
@@ -80,6 +80,10 @@ class GroupWork:
     def _settings(self) -> dict[str, Any]:
         """Return the settings of every member, which follow from the kind of group."""
         return {"partition_assignment_strategy": self._rng.choice(_STRATEGIES)}
+
+    def _next_settings(self) -> dict[str, Any]:
+        """Return the settings of the next member."""
+        return self._kind
 
     def _watch(self, sim: Simulation) -> GroupWatch:
         return GroupWatch(sim.world, GROUP, self._generation_of, self._is_member, GroupJudge())
@@ -181,9 +185,12 @@ class GroupWork:
                 sim.world.violated(text)
         for text in judge.settled(self._group.assignments(), ends):
             sim.world.violated(text)
+        await self._leave(bound_s)
+        await self._judge_committed(ends)
+
+    async def _leave(self, bound_s: float) -> None:
         self._group.stop()
         await self._group.ended(bound_s)
-        await self._judge_committed(ends)
 
     async def _steady(self, bound_s: float) -> None:
         """Wait until the group no longer changes, and each partition has a member."""
