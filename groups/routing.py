@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.model.java_hash import coordinator_partition
+from tidelog.model.hashes.java_hash import coordinator_partition
 from tidelog.proto.logs.coordinator_records import STRING_BYTES_MAX
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from tidelog.model.clock import Clock
 from tidelog.model.errors import ErrorCode, Refusal
+from tidelog.model.hashes.java_hash import coordinator_partition
 from tidelog.model.ids import LeaderEpoch, ProducerEpoch, ProducerId, TopicPartition
-from tidelog.model.java_hash import coordinator_partition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.model.regular_expressions import BadPattern, compiled
 from tidelog.model.sinks import coordinator_key, job_fault, part_fault, sink_fault, sink_key

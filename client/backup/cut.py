@@ -23,8 +23,8 @@ from typing import Final, TypeVar
 from tidelog.client.cluster.cluster import Cluster
 from tidelog.client.errors import TidelogError, exception_for
 from tidelog.model.errors import ErrorCode
+from tidelog.model.hashes.java_hash import coordinator_partition
 from tidelog.model.ids import LeaderEpoch, NodeId, Offset, ProducerId, TopicPartition
-from tidelog.model.java_hash import coordinator_partition
 from tidelog.model.names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog.proto.backups.manifest import BackupError, CommittedPart, LedgerPart
 from tidelog.proto.calls.api import (

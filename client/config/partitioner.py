@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Protocol
 
-from tidelog.model.key_partition import murmur2
+from tidelog.model.hashes.key_partition import murmur2
 
 KEYS_REMEMBERED_MAX: Final = 65_536
 """Maximum hashes kept per :class:`KeyPartitioner`; when full, all are forgotten."""
@@ -27,7 +27,7 @@ class Partitioner(Protocol):
 
 
 class KeyPartitioner:
-    """:func:`tidelog.model.key_partition.partition_for_key` with a cache of recent keys: hashing in Python
+    """:func:`tidelog.model.hashes.key_partition.partition_for_key` with a cache of recent keys: hashing in Python
     costs microseconds."""
 
     __slots__ = ("_hashes",)

@@ -10,8 +10,8 @@ from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.consumer.single import record_at
 from tidelog.client.errors import UnknownTopicOrPartitionError
 from tidelog.client.tracing.hops import Hop, unpacked
+from tidelog.model.hashes.key_partition import partition_for_key
 from tidelog.model.ids import TopicPartition
-from tidelog.model.key_partition import partition_for_key
 
 LOOK_UP_S: Final = 1.5
 TRACES_MAX: Final = 20

@@ -12,8 +12,8 @@ from typing import Final
 
 from tidelog.metadata_quorum.image.change import apply_records
 from tidelog.metadata_quorum.image.image import MetadataImage
-from tidelog.model.crc32c import crc32c
 from tidelog.model.features import METADATA_VERSION
+from tidelog.model.hashes.crc32c import crc32c
 from tidelog.model.ids import NO_NODE, ControllerEpoch, Offset, TopicId
 from tidelog.proto.calls.convert import BadMessage
 from tidelog.proto.logs.metadata_codec import decode_batch, encode_batch

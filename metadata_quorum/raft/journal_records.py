@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tidelog.model.crc32c import crc32c
+from tidelog.model.hashes.crc32c import crc32c
 
 RECORD_BYTES_MAX: Final = 64 * 1024 * 1024
 _MAGIC: Final = 0x544C514A

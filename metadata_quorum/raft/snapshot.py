@@ -15,7 +15,7 @@ from tidelog.metadata_quorum.raft.files import QuorumFile, QuorumFiles, read_all
 from tidelog.metadata_quorum.raft.journal import JournalEntry, RaftJournal
 from tidelog.metadata_quorum.raft.types import QuorumConfigurationError, QuorumDamaged, QuorumFailure, QuorumLimits
 from tidelog.model.classes.frozen import dataclass
-from tidelog.model.crc32c import crc32c
+from tidelog.model.hashes.crc32c import crc32c
 from tidelog.model.ids import NodeId
 from tidelog.model.voter_set import VoterSet
 from tidelog.proto.transport.raft_messages import SnapshotPart, SnapshotResult

@@ -19,7 +19,7 @@ import sys
 from typing import Final
 
 from tidelog.model.buffer import Buffer
-from tidelog.model.crc32c import crc32c
+from tidelog.model.hashes.crc32c import crc32c
 from tidelog.model.ids import LeaderEpoch, Offset, ProducerEpoch, ProducerId
 from tidelog.proto.records.compression import Compression
 from tidelog.proto.records.corrupt_batch import CorruptBatch

@@ -12,7 +12,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final
 
 from tidelog.model.buffer import Buffer
-from tidelog.model.crc32c import crc32c
+from tidelog.model.hashes.crc32c import crc32c
 from tidelog.model.ids import NO_LEADER_EPOCH, NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from tidelog.proto.records.batches import (
     CRC_AT,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Literal
 
 from tidelog.model.buffer import Buffer
-from tidelog.model.key_partition import partition_for_key
+from tidelog.model.hashes.key_partition import partition_for_key
 from tidelog.proto.records.batches import HEADER_SIZE
 from tidelog.proto.records.buffer import EMPTY_HEADER, TIME_MAX
 from tidelog.proto.records.compiled_codec import COMPILED

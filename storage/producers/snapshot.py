@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from tidelog.model.crc32c import crc32c
+from tidelog.model.hashes.crc32c import crc32c
 from tidelog.storage.producers.state import SEQUENCE_MAX, Producer, Run
 
 VERSION: Final = 1

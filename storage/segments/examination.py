@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from tidelog.model.classes.frozen import dataclass
-from tidelog.model.crc32c import crc32c
+from tidelog.model.hashes.crc32c import crc32c
 from tidelog.proto.records.batches import HEADER_SIZE, MAGIC, SIGNED_FROM, Batch
 from tidelog.proto.records.corrupt_batch import CorruptBatch
 from tidelog.storage.segments.batch_walk import batch_size_at

@@ -28,7 +28,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.model.java_hash import coordinator_partition
+from tidelog.model.hashes.java_hash import coordinator_partition
 from tidelog.model.names import TRANSACTION_STATE_TOPIC
 from tidelog.testing import Cluster
 from tidelog.testing.async_cluster import AsyncCluster

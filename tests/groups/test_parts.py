@@ -15,8 +15,8 @@ from tidelog.groups.state.group import Group
 from tidelog.groups.state.group_offsets import GroupOffsets, Population
 from tidelog.groups.state.transitions import TRANSITIONS, Cause, GroupState, Transition
 from tidelog.model.errors import ErrorCode
+from tidelog.model.hashes.java_hash import java_hash
 from tidelog.model.ids import LeaderEpoch, Offset
-from tidelog.model.java_hash import java_hash
 from tidelog.model.timers import Timers
 from tidelog.proto.logs.coordinator_records import OffsetCommitValue, encode_offset_key, encode_offset_value
 from tidelog.proto.records.batches import split_batches

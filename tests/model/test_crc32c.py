@@ -11,7 +11,7 @@ from crc32c import crc32c as of_the_package
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.model import crc32c as module
+from tidelog.model.hashes import crc32c as module
 
 
 @given(st.binary(max_size=200), st.integers(0, (1 << 32) - 1))

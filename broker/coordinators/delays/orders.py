@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tidelog.model.classes.frozen import dataclass
+from tidelog.model.hashes.key_partition import partition_for_key
 from tidelog.model.ids import Offset, TopicPartition
-from tidelog.model.key_partition import partition_for_key
 from tidelog.model.settings.topic_config import DAY_MS, TopicConfig
 from tidelog.proto.records.decoder import Record
 from tidelog.proto.records.message_headers import (

@@ -20,7 +20,7 @@ from tidelog.client.fast_path import COMPILED
 from tidelog.client.producer.accumulator import TopicQueues
 from tidelog.client.producer.batch import ProducerBatch
 from tidelog.client.producer.core import OpenTaking
-from tidelog.model.key_partition import murmur2
+from tidelog.model.hashes.key_partition import murmur2
 from tidelog.proto.records.compression import Compression
 
 pytestmark = pytest.mark.skipif(

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.client.config.partitioner import KEYS_REMEMBERED_MAX, KeyPartitioner, choose_sticky
-from tidelog.model.key_partition import murmur2, partition_for_key
+from tidelog.model.hashes.key_partition import murmur2, partition_for_key
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.model.key_partition import partition_for_key
+from tidelog.model.hashes.key_partition import partition_for_key
 from tidelog.proto.records.batches import Batch
 from tidelog.proto.records.decoder import decode_records
 

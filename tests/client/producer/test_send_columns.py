@@ -23,8 +23,8 @@ from tidelog.client.errors import (
     TidelogError,
 )
 from tidelog.model.errors import ErrorCode
+from tidelog.model.hashes.key_partition import partition_for_key
 from tidelog.model.ids import TopicPartition
-from tidelog.model.key_partition import partition_for_key
 from tidelog.proto.records.batches import Batch
 from tidelog.proto.records.decoder import decode_records
 from tidelog.proto.records.sent_columns import BlobView, NumberView, RecordColumns

@@ -1,0 +1,1 @@
+"""Hash functions and checksums, as Kafka and its format define them."""
