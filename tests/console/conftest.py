@@ -40,6 +40,7 @@ class Console:
         tls: ssl.SSLContext | None = None, drills: bool = False, messages: Messages | None = None,
     ) -> None:  # fmt: skip
         self.now_s = 1_000.0
+        self.bootstrap = bootstrap
         self.url = ""
         self._background = BackgroundLoop()
         serving = threading.Event()
