@@ -368,6 +368,7 @@ class ConsumerFetch:
             for span in part.spans:
                 span.release()
         self._parts = []
+        self._cut.clear()  # its parts hold this fetch, which holds the answer: a circle that only the collector ends
 
     def _unwatch(self) -> None:
         for part in self._parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 from typing import Any
 
 from tests.replication.managers import Cluster, MakeCluster
@@ -23,6 +24,7 @@ from tidelog.proto.transport.frames import (
     decode_fetch_response,
     encode_fetch_response,
 )
+from tidelog.replication.serving.consumer_fetch import ConsumerFetch
 
 
 def values(response: FetchResponse) -> list[bytes | None]:
@@ -101,6 +103,22 @@ async def test_min_bytes_are_waited_for_and_each_byte_is_read_once(cluster: Make
         assert c[1].manager.consuming.held_bytes == 0
         assert c[1].manager.consuming.waiting == 0
         assert len(response.partitions[0].records) > 3, "pieces as they were read"
+
+
+@in_virtual_time
+async def test_an_answered_fetch_is_gone_without_the_collector(cluster: MakeCluster) -> None:
+    """It holds its answer's data, and a node's collector may take a gigabyte of answers to begin."""
+    async with cluster(fetch_max_bytes=3_000) as c:
+        c.create(leader=1)
+        for _ in range(3):
+            await c[1].produce(bytes(2_000))
+        gc.collect()
+        gc.disable()
+        try:
+            assert len(values(await c[1].poll(0, wait_ms=0))) == 1
+            assert [one for one in gc.get_objects() if isinstance(one, ConsumerFetch)] == []
+        finally:
+            gc.enable()
 
 
 @in_virtual_time
