@@ -175,6 +175,11 @@ def test_a_new_job_takes_over_and_the_frozen_driver_comes_too_late(
             assert fenced.value.fatal
             with pytest.raises(SinkJobFencedError):
                 task(cluster, topic, frozen, 3)
+            with cluster.admin() as admin:  # until then, partitions take records that will be aborted
+                until(
+                    lambda: not list(admin.list_transactions(states=["PrepareAbort"])),
+                    "what the old job wrote is aborted",
+                )
             for _ in range(2):
                 with pytest.raises(SinkJobFencedError) as late:
                     more(writing, topic)
