@@ -11,9 +11,13 @@ import pytest
 from tests.client.scripted_broker import ScriptedCluster, fill
 from tests.virtual_time import LoopClock, run_virtual
 from tidelog.aio import Consumer, TopicPartition
-from tidelog.client.errors import CorruptRecordError, LogTruncationError, OffsetOutOfRangeError
+from tidelog.client.cluster.cluster import Cluster as ClientCluster
+from tidelog.client.cluster.cluster import R
+from tidelog.client.errors import CorruptRecordError, LogTruncationError, OffsetOutOfRangeError, SaslAuthenticationError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import LeaderEpoch, Offset, TopicId
+from tidelog.proto.calls.api import OffsetForLeaderEpochRequest
+from tidelog.proto.calls.request import Request
 from tidelog.proto.transport.frames import FetchedPartition, FetchPartition
 
 from .test_consumer import ONE, consumer, read
@@ -302,3 +306,24 @@ async def test_a_new_leader_with_the_whole_log_is_no_truncation(cluster: Scripte
         fill(cluster, 10)
         assert [r.offset for r in await read(c, 10)] == list(range(30, 40))
         assert c.metrics()["log-truncation-total"] == 0
+
+
+async def test_a_check_that_is_refused_for_good_is_an_error_and_no_standstill(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(cluster, 30)
+    call = ClientCluster.call
+
+    async def refusing(self: ClientCluster, request: Request[R], **more: Any) -> R:
+        if isinstance(request, OffsetForLeaderEpochRequest):
+            raise SaslAuthenticationError("the password was changed")
+        return await call(self, request, **more)
+
+    async with consumer(cluster, auto_offset_reset="none", retry_backoff_ms=1) as c:
+        c.assign([ONE])
+        c.seek(ONE, 0)
+        await read(c, 30)
+        monkeypatch.setattr(ClientCluster, "call", refusing)
+        cluster.move("one", 0, 2)
+        with pytest.raises(SaslAuthenticationError, match="the password was changed"):
+            await c.poll(5)
