@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
 
-WAIT_S = 10.0
+WAIT_S: Final = 10.0
 
 
 def record_at(consumer: Consumer, at: TopicPartition, offset: int) -> ConsumerRecord | None:

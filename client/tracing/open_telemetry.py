@@ -6,7 +6,7 @@ is loaded with the first :class:`OpenTelemetry`, and with no SDK set up, spans c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +21,7 @@ from tidelog.client.config.trace_context import (
     state_of,
 )
 from tidelog.client.delivery import Callback, RecordMetadata
+from tidelog.client.producer.batch import Headers
 from tidelog.client.record import ConsumerRecord
 from tidelog.model.version import VERSION
 from tidelog.proto.records.walk import RecordHeaders
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 SYSTEM: Final = "tidelog"
 KEY_MAX: Final = 256
 """Keys that are longer, or not text, are no attributes."""
-Headers = Sequence[tuple[str, bytes | None]]
 
 
 class OpenTelemetry(Tracer):
