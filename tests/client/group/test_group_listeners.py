@@ -15,7 +15,9 @@ from tidelog.client.errors import (
     IllegalStateError,
     RebalanceCallbackError,
 )
+from tidelog.client.group.coordinator import GroupCoordinator
 from tidelog.client.record import ConsumerRecord
+from tidelog.model.errors import ErrorCode
 
 
 @virtually
@@ -167,3 +169,30 @@ async def test_poll_and_close_within_a_listener_are_refused(cluster: ScriptedClu
         await until_assigned(c, {0, 1, 2, 3})
         assert len(refused) == 2
         assert "within a rebalance listener" in refused[0]
+
+
+@virtually
+async def test_who_is_forgotten_right_before_its_join_tells_first_what_is_lost(
+    cluster: ScriptedCluster,
+) -> None:
+    heard, find, forgotten = Heard(), GroupCoordinator.find, list[str]()
+
+    async def forgetting(self: GroupCoordinator) -> int:
+        node = await find(self)
+        if self.joining and not forgotten:
+            forgotten.append(self._membership.generation.member_id)
+            self._membership.on_commit_error(self._membership.generation, ErrorCode.UNKNOWN_MEMBER_ID, "")
+        return node
+
+    async with member(cluster, partition_assignment_strategy="cooperative-sticky") as c:
+        c.subscribe(["t"], listener=heard)
+        await until_assigned(c, {0, 1, 2, 3})
+        heard.told.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(GroupCoordinator, "find", forgetting)
+            c.enforce_rebalance()
+            async with asyncio.timeout(60):
+                while ("assigned", [0, 1, 2, 3]) not in heard.told:
+                    await c.poll(0.05)
+        assert forgotten
+        assert heard.told == [("lost", [0, 1, 2, 3]), ("assigned", [0, 1, 2, 3])]
