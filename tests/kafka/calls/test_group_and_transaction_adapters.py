@@ -169,6 +169,7 @@ ASKED: dict[int, dict[str, Any]] = {
     9: {"group_id": "g", "topics": TOPICS, "groups": [{"group_id": "g", "topics": TOPICS}]},
     10: {"key": "k", "coordinator_keys": ["k"]},
     13: {"members": [{"member_id": "m-1"}]},
+    14: {"protocol_type": "consumer", "protocol_name": "range"},
     24: {"transactions": [{"transactional_id": "x"}]},
     26: {"committed": True},
     28: {"topics": TOPICS},

@@ -18,6 +18,7 @@ from tidelog.proto.calls.group_api import (
     LeaveGroupRequest,
     LeavingMember,
     SyncGroupRequest,
+    SyncGroupResponse,
 )
 
 _MEMBER_ID_REQUIRED: Final = 4
@@ -25,6 +26,8 @@ _MEMBER_ID_REQUIRED: Final = 4
 _NO_PROTOCOL: Final = 7
 """From this version of JoinGroup on, an answer without a protocol has null instead of an empty one (KIP-559)."""
 _SKIP_ASSIGNMENT: Final = 9
+_PROTOCOL_NEEDED: Final = 5
+"""From this version of SyncGroup on, a request names the group's protocol and its type (KIP-559)."""
 _SEVERAL_LEAVE: Final = 3
 
 
@@ -41,8 +44,11 @@ async def join_group(request: Any, version: int, context: KafkaContext) -> dict[
     return answered(answer) | protocol
 
 
-async def sync_group(request: Any, _: int, context: KafkaContext) -> dict[str, Any]:
-    answer = await context.call(asked(SyncGroupRequest, request))
+async def sync_group(request: Any, version: int, context: KafkaContext) -> dict[str, Any]:
+    if version >= _PROTOCOL_NEEDED and None in (request.protocol_type, request.protocol_name):
+        answer = SyncGroupResponse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    else:
+        answer = await context.call(asked(SyncGroupRequest, request))
     protocol = {"protocol_type": answer.protocol_type or None, "protocol_name": answer.protocol_name or None}
     return answered(answer) | protocol
 
