@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.bench import clusters, history
 from tidelog.bench.clusters import PARTITIONS
-from tidelog.bench.kafka_side import kafka
+from tidelog.bench.kafka_side import kafka, spark
 from tidelog.bench.kafka_side.clients import (
     LIBRDKAFKA_RECORDS,
     LIBRDKAFKA_WARM_UP,
@@ -26,6 +25,7 @@ from tidelog.bench.kafka_side.clients import (
     java_latency,
     java_produce,
 )
+from tidelog.bench.kafka_side.rows import Row, entries, report
 from tidelog.cli.local.process import ProcessMark, use_of
 
 CONSUMED: Final = 6_000_000
@@ -33,6 +33,7 @@ OURS: Final = "tidelog"
 THEIRS: Final = "kafka"
 IDLE_S: Final = 10.0
 FIGURE: Final = "beside-kafka"
+WORKLOAD: Final = f"Apache Kafka {kafka.VERSION}, three nodes each, in turns"
 
 
 class Side(NamedTuple):
@@ -48,15 +49,6 @@ class Side(NamedTuple):
     def memory(self) -> float:
         """MB of memory of the largest node."""
         return max(use.memory_bytes for mark in self.nodes if (use := use_of(mark)) is not None) / 1e6
-
-
-class Row(NamedTuple):
-    """A ratio of two measurements, above 1 if Tidelog is better."""
-
-    name: str
-    ours: str
-    theirs: str
-    less_is_better: bool = False
 
 
 def _both(what: str) -> tuple[str, str]:
@@ -223,39 +215,6 @@ class Topic:
             gone.result(60)
 
 
-def ratio(row: Row, rounds: Sequence[Mapping[str, float]]) -> float:
-    """Return the median of the rounds' own ratios: anything that slowed a whole round slowed both."""
-    found = [one[row.ours] / one[row.theirs] for one in rounds]
-    return median(1 / each for each in found) if row.less_is_better else median(found)
-
-
-def report(rounds: Sequence[Mapping[str, float]]) -> list[str]:
-    """Return a Markdown table: medians of both, and the ratio."""
-    lines = ["| figure | Tidelog | other side | ratio |", "|---|---|---|---|"]
-    for row in ROWS:
-        ours, theirs = (median(one[name] for one in rounds) for name in (row.ours, row.theirs))
-        lines.append(f"| {row.name} | {ours:,.6g} | {theirs:,.6g} | {ratio(row, rounds):.2f} |")
-    return lines
-
-
-def entries(rounds: Sequence[Mapping[str, float]], command: str, now: datetime) -> list[dict[str, Any]]:
-    """Return lines for the history, one for each row."""
-    return [
-        {
-            "time": now.isoformat(timespec="seconds"),
-            "commit": history.commit(),
-            "figure": f"{FIGURE}: {row.name}",
-            "median": round(ratio(row, rounds), 4),
-            "unit": "ratio",
-            "values": [[round(one[row.ours], 4), round(one[row.theirs], 4)] for one in rounds],
-            "workload": f"Apache Kafka {kafka.VERSION}, three nodes each, in turns",
-            "command": command,
-            "machine": history.machine(),
-        }
-        for row in ROWS
-    ]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return exit code 0; 1 if something failed; 2 for wrong usage or no Java."""
     parser = argparse.ArgumentParser(
@@ -267,39 +226,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--no-history", action="store_true", help="do not append to bench/history/")
     parser.add_argument("--jars", action="store_true", help="only fetch Kafka's jars, which some tests need")
+    parser.add_argument(
+        "--spark", action="store_true", help="Tidelog's Spark connector and Spark's own for Kafka, at Tidelog"
+    )
+    parser.add_argument("--nodes", type=int, default=1, help="with --spark: nodes, and replicas of each topic (1)")
     options = parser.parse_args(arguments)
-    if options.rounds < 1:
-        parser.error(f"expected at least 1 round, found {options.rounds}")
+    for name in ("rounds", "nodes"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: expected at least 1, found {getattr(options, name)}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stops the nodes on the way out
+    root = Path(tempfile.mkdtemp(prefix="tidelog-beside-kafka-"))
     try:
-        classes = kafka.class_path()
+        if options.spark:
+            figure, rows, workload = spark.FIGURE, spark.ROWS, f"{spark.WORKLOAD}; nodes: {options.nodes}"
+            rounds = spark.rounds(root, options.rounds, options.nodes)
+        else:
+            figure, rows, workload = FIGURE, ROWS, WORKLOAD
+            classes = kafka.class_path()
+            if options.jars:
+                return 0
+            rounds = _rounds(root, classes, options.warm, options.rounds)
     except kafka.KafkaMissing as missing:
         print(f"./dev beside-kafka: {missing}", file=sys.stderr)
         return 2
-    if options.jars:
-        return 0
-    root = Path(tempfile.mkdtemp(prefix="tidelog-beside-kafka-"))
-    try:
-        with ExitStack() as stack:
-            theirs = Side(THEIRS, *stack.enter_context(kafka.running(classes, root)))
-            cluster = stack.enter_context(clusters.running(root, kafka.NODES))
-            marks = [node.mark for node in cluster.nodes.values() if node.mark is not None]
-            ours = Side(OURS, cluster.bootstrap, marks)
-            bench = Bench(classes, ours, theirs)
-            print(f"warming Kafka up for {options.warm:g} min", file=sys.stderr, flush=True)
-            bench.warm(60 * options.warm)
-            rounds = []
-            for number in range(options.rounds):
-                print(f"round {number + 1} of {options.rounds}", file=sys.stderr, flush=True)
-                rounds.append(bench.round())
     finally:
         shutil.rmtree(root, ignore_errors=True)
     now = datetime.now(UTC)
     if not options.no_history:
         command = " ".join(["./dev beside-kafka", *(sys.argv[1:] if arguments is None else arguments)])
-        history.append(entries(rounds, command, now), now)
-    print("\n".join(report(rounds)))
+        history.append(entries(figure, rows, rounds, workload, command, now), now)
+    print("\n".join(report(rows, rounds)))
     return 0
+
+
+def _rounds(root: Path, classes: str, minutes: float, count: int) -> list[dict[str, float]]:
+    with ExitStack() as stack:
+        theirs = Side(THEIRS, *stack.enter_context(kafka.running(classes, root)))
+        cluster = stack.enter_context(clusters.running(root, kafka.NODES))
+        marks = [node.mark for node in cluster.nodes.values() if node.mark is not None]
+        bench = Bench(classes, Side(OURS, cluster.bootstrap, marks), theirs)
+        print(f"warming Kafka up for {minutes:g} min", file=sys.stderr, flush=True)
+        bench.warm(60 * minutes)
+        rounds = []
+        for number in range(count):
+            print(f"round {number + 1} of {count}", file=sys.stderr, flush=True)
+            rounds.append(bench.round())
+    return rounds
 
 
 if __name__ == "__main__":

@@ -38,10 +38,10 @@ def source_to_noop(root: Path) -> Mapping[str, float]:
     with with_topics(root, 1, _TOPIC) as cluster:
         fill(cluster.bootstrap, _TOPIC, 100, RECORDS, acks="1")
         options = {"tidelog.bootstrap.servers": cluster.bootstrap, "subscribe": _TOPIC}
-        with _session() as spark:
+        with session() as spark:
             batch = [_batch(spark, options) for _ in range(2)]
-            stream = [_stream(_source(spark, options), root / f"to-noop-{number}", "noop", {}) for number in range(2)]
-    return {"spark_source_batch": RECORDS / batch[-1], "spark_source_stream": RECORDS / stream[-1]}
+            streamed = [stream(_source(spark, options), root / f"to-noop-{number}", "noop", {}) for number in range(2)]
+    return {"spark_source_batch": RECORDS / batch[-1], "spark_source_stream": RECORDS / streamed[-1]}
 
 
 def source_to_sink(root: Path) -> Mapping[str, float]:
@@ -52,9 +52,9 @@ def source_to_sink(root: Path) -> Mapping[str, float]:
     with with_topics(root, 3, _TOPIC, _COPY) as cluster:
         fill(cluster.bootstrap, _TOPIC, 100, COPIED, acks="all")
         to = {"tidelog.bootstrap.servers": cluster.bootstrap}
-        with _session() as spark:
+        with session() as spark:
             took = [
-                _stream(
+                stream(
                     _source(spark, to | {"subscribe": _TOPIC}).select("value"),
                     root / f"to-sink-{number}",
                     "tidelog",
@@ -79,7 +79,7 @@ def trigger_overhead(root: Path) -> Mapping[str, float]:
             for partition in range(TASKS):
                 producer.send_many(_TOPIC, [VALUE] * (ROWS * TRIGGERS_MAX), partition=partition).result()
         few = to | {"subscribe": _TOPIC, "maxOffsetsPerTrigger": str(TASKS * ROWS)}
-        with _session() as spark:
+        with session() as spark:
             from tidelog.bench.spark.constants import Constants
 
             spark.dataSource.register(Constants)
@@ -88,9 +88,9 @@ def trigger_overhead(root: Path) -> Mapping[str, float]:
             spark_alone: list[float] = []
             for turn in range(2):
                 frame = spark.readStream.format("constants").options(**constants).load()
-                spark_alone += _triggers(frame, root / f"alone-{turn}", "constants", constants)
+                spark_alone += triggers(frame, root / f"alone-{turn}", "constants", constants)
                 frame = _source(spark, few).select("value")
-                ours += _triggers(frame, root / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
+                ours += triggers(frame, root / f"ours-{turn}", "tidelog", to | {"topic": _COPY})
     return {
         "spark_trigger_overhead": median(ours) - median(spark_alone),
         "spark_trigger": median(ours),
@@ -99,10 +99,12 @@ def trigger_overhead(root: Path) -> Mapping[str, float]:
 
 
 @contextmanager
-def _session() -> Iterator[SparkSession]:
+def session(config: Mapping[str, str] = {}) -> Iterator[SparkSession]:
+    """Yield a quiet session on two cores, with these settings of Spark's."""
     from tidelog.spark_connector import runtime
 
-    spark = runtime.session("bench", master="local[2]", config={"spark.ui.showConsoleProgress": "false"})
+    quiet = {"spark.ui.showConsoleProgress": "false", **config}
+    spark = runtime.session("bench", master="local[2]", config=quiet)
     spark.sparkContext.setLogLevel("OFF")  # streams are stopped during a trigger, and Spark logs a lot about that
     try:
         yield spark
@@ -121,7 +123,7 @@ def _batch(spark: SparkSession, options: Mapping[str, str]) -> float:
     return time.perf_counter() - started
 
 
-def _stream(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str], *, rows: int = RECORDS) -> float:
+def stream(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str], *, rows: int = RECORDS) -> float:
     """Return the seconds of a stream's single large trigger, from planning to commit."""
     writer = frame.writeStream.format(to).options(**options).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
@@ -131,7 +133,7 @@ def _stream(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, s
     return _milliseconds(progress) / 1_000
 
 
-def _triggers(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str]) -> list[float]:
+def triggers(frame: DataFrame, checkpoint: Path, to: str, options: Mapping[str, str]) -> list[float]:
     """Return the milliseconds of a constantly busy stream's triggers, without the first ones."""
     query = frame.writeStream.format(to).options(**options).option("checkpointLocation", str(checkpoint)).start()
     found: dict[int, float] = {}

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tidelog.bench.kafka_side.__main__ import ROWS, entries, ratio, report
+from tidelog.bench.kafka_side.__main__ import FIGURE, ROWS, WORKLOAD
+from tidelog.bench.kafka_side.rows import entries, ratio, report
 
 ROUNDS = [
     {name: value * factor for row in ROWS for name, value in ((row.ours, 300.0), (row.theirs, 100.0))}
@@ -26,7 +27,7 @@ def test_a_round_that_was_slow_for_both_changes_no_ratio() -> None:
 
 
 def test_every_row_is_shown_and_kept() -> None:
-    assert len(report(ROUNDS)) == 2 + len(ROWS)
-    kept = entries(ROUNDS, "./dev beside-kafka", datetime.now(UTC))
+    assert len(report(ROWS, ROUNDS)) == 2 + len(ROWS)
+    kept = entries(FIGURE, ROWS, ROUNDS, WORKLOAD, "./dev beside-kafka", datetime.now(UTC))
     assert [line["figure"] for line in kept] == [f"beside-kafka: {row.name}" for row in ROWS]
     assert kept[0]["values"] == [[300, 100], [3000, 1000], [30, 10]]

@@ -14,22 +14,16 @@ from tidelog.bench.ecosystem import secured
 from tidelog.bench.ecosystem.check import Check, Differs, expect, output, records
 from tidelog.bench.ecosystem.installing import jars, program
 from tidelog.bench.ecosystem.secured import ALICE, PREFIX, Secured
+from tidelog.bench.kafka_side import spark
 
 ROWS: Final = 1_000
 CLUSTER: Final = "main"
 JOB_TIMEOUT_S: Final = 120
-JARS: Final = (
-    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.2.0"),
-    ("org.apache.kafka", "kafka-clients", "3.9.2"),
-    ("org.apache.commons", "commons-pool2", "2.13.1"),
-)
-"""Of Spark's Kafka connector the newest on Maven Central; what else it needs comes with Spark."""
 _TOPICS: Final = {"input": f"{PREFIX}-input", "output": f"{PREFIX}-output"}
 
 
 def _run(root: Path) -> str:
-    found_jars = jars("spark-kafka", *JARS, alone=True)
+    found_jars = jars("spark-kafka", *spark.JARS, alone=True)
     tidelog = program("tidelog", "run it by ./dev")
     logs, token = root / "logs", root / "token"
     logs.mkdir()
@@ -114,4 +108,4 @@ def _files(root: Path) -> Iterator[Path]:
                 yield path
 
 
-CHECK: Final = Check("spark-token", "Spark 4.3.0, its Kafka connector 4.2.0, kafka-clients 3.9.2", _run)
+CHECK: Final = Check("spark-token", f"Spark 4.3.0, its Kafka connector {spark.CONNECTOR}, kafka-clients 3.9.2", _run)
