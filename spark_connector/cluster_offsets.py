@@ -16,6 +16,7 @@ from tidelog.client.errors import (
     RequestTimedOutError,
     TidelogError,
     UnknownTopicOrPartitionError,
+    UnsupportedVersionError,
 )
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.spark_connector.offsets import SourceOffset
@@ -162,6 +163,18 @@ class ClusterOffsets:
             {},
             leader_epochs={a: o.leader_epoch for a, o in found.items()},
         )
+
+    def after_bytes(self, parts: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, int]:
+        """Return where each partition's batches end that begin at an offset and take so many bytes of the log, at least
+        one batch. Raises ``OptionError`` if the brokers cannot tell."""
+        try:
+            found = self._listed({at: OffsetSpec.after_bytes(start, size) for at, (start, size) in parts.items()})
+        except UnsupportedVersionError as error:
+            raise OptionError(
+                f"maxBytesPerTrigger: expected brokers that look up offsets by bytes, found older ones ({error}). "
+                "Upgrade them, or give maxOffsetsPerTrigger"
+            ) from None
+        return {at: one.offset for at, one in found.items()}
 
     def resolved(self, limit: Limit, there: SourceOffset, *, starting: bool) -> SourceOffset:
         """Return the offsets that a limit means for the partitions ``there``. Raises ``OptionError``."""

@@ -181,6 +181,16 @@ def limited(
     return ends
 
 
+def byte_shares(
+    at_most: int, start: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """Share ``at_most`` bytes among partitions by how many offsets each may give: start and bytes of each that has
+    any."""
+    sizes = {at: end - start[at] for at, end in ends.items() if end > start[at]}
+    total = sum(sizes.values())
+    return {at: (start[at], max(at_most * size // total, 1)) for at, size in sizes.items()}
+
+
 def split(ranges: Iterable[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
     """Cut ranges into about ``min_partitions`` tasks, none larger than ``max_records``; the largest are cut into the
     most. Empty ranges are left out."""

@@ -18,9 +18,9 @@ _KAFKA_PREFIX: Final = "kafka."
 SOURCE: Final = (
     "assign", "subscribe", "subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets",
     "startingOffsetsByTimestampStrategy", "endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets",
-    "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "minPartitions",
-    "maxRecordsPerPartition", "includeHeaders", "consumer.pollTimeoutMs", "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "maxBrokerOutage",
+    "failOnDataLoss", "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay",
+    "minPartitions", "maxRecordsPerPartition", "includeHeaders", "consumer.pollTimeoutMs",
+    "kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "maxBrokerOutage",
 )  # fmt: skip
 SINK: Final = ("topic", "appId", "version")
 _SPARKS: Final = (
@@ -31,6 +31,8 @@ _SPARKS: Final = (
 ``AsyncProgressTrackingMicroBatchExecution``."""
 _SPARKS_PREFIXES: Final = ("spark.", "_")
 _WITHOUT_MEANING: Final = {"groupidprefix": "the source is in no group: leave it out"}
+_MEANT: Final = {"maxrecordspertrigger": "maxoffsetspertrigger"}
+"""Names that look more like another option than like the one that is meant."""
 _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_SPARKS)}
 
 
@@ -45,7 +47,7 @@ def unknown(given: Iterable[str]) -> str | None:
             return f"options that begin with 'kafka.' begin with '{PREFIX}' here, found '{name}': give '{meant}'"
         if lower in _WITHOUT_MEANING:
             return f"option '{name}' has no meaning here: {_WITHOUT_MEANING[lower]}"
-        near = difflib.get_close_matches(lower, list(_KNOWN), n=1, cutoff=0.6)
+        near = difflib.get_close_matches(_MEANT.get(lower, lower), list(_KNOWN), n=1, cutoff=0.6)
         hint = f"did you mean '{_KNOWN[near[0]]}'?" if near else "leave it out"
         return f"unknown option '{name}'; {hint} (settings of the client begin with '{PREFIX}')"
     return None

@@ -108,6 +108,7 @@ class SourceOptions:
     max_records_per_partition: int | None
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
+    max_bytes_per_trigger: int | None
     max_trigger_delay_ms: float
     broker_outage_ms_max: float
     poll_timeout_ms: int
@@ -156,6 +157,7 @@ class SourceOptions:
             max_records_per_partition=_number(options, "maxRecordsPerPartition"),
             max_offsets_per_trigger=most,
             min_offsets_per_trigger=least,
+            max_bytes_per_trigger=_size(options, "maxBytesPerTrigger"),
             max_trigger_delay_ms=_duration_ms(options.get("maxtriggerdelay", "15m"), "maxTriggerDelay"),
             broker_outage_ms_max=outage_ms,
             poll_timeout_ms=_number(options, "consumer.pollTimeoutMs")
@@ -391,6 +393,19 @@ def _number(options: Mapping[str, str], name: str, *, default: int | None = None
     if number <= 0:
         raise OptionError(f"{name} must be positive")
     return number
+
+
+def _size(options: Mapping[str, str], name: str) -> int | None:
+    """Return a number of bytes, in Spark's spelling: 1048576, 1024k, 1m. Source: ``JavaUtils.byteStringAsBytes``."""
+    text = options.get(name.lower())
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+)\s*([kmgtp]?)b?", text.strip().lower())
+    if found is None:
+        raise OptionError(f"{name}: expected a size such as 1048576, 500k, 64m or 1g, found '{text}'")
+    if not int(found[1]):
+        raise OptionError(f"{name} must be positive")
+    return int(found[1]) << 10 * " kmgtp".index(found[2] or " ")
 
 
 def _duration_ms(text: str, name: str) -> float:

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -26,7 +27,7 @@ from tidelog.client.errors import BrokerNotAvailableError
 from tidelog.model.ids import TopicPartition
 from tidelog.spark_connector.cluster_offsets import ClusterOffsets
 from tidelog.spark_connector.losses import report
-from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, fallen, plan, split
+from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, byte_shares, fallen, plan, split
 from tidelog.spark_connector.options import Kind, OptionError, SourceOptions
 from tidelog.spark_connector.reading import RangePartition, read
 from tidelog.spark_connector.same_release import packed
@@ -98,6 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         if options.max_offsets_per_trigger is not None:
             return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
         if options.min_offsets_per_trigger is not None:
             return ReadMinRows(options.min_offsets_per_trigger)
         return ReadAllAvailable()
@@ -139,9 +142,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = latest
         ends: Mapping[TopicPartition, int] | None = latest.offsets
         if not isinstance(limit, ReadAllAvailable):
-            ends = self._pace.end(
-                self._begins(begin, latest), latest.offsets, self._now(), wait=not self._available_now
-            )
+            begins = self._begins(begin, latest)
+            ends = self._pace.end(begins, latest.offsets, self._now(), wait=not self._available_now)
+            if ends is not None and self._options.max_bytes_per_trigger is not None:
+                parts = byte_shares(self._options.max_bytes_per_trigger, begins, ends)
+                ends = {**ends, **{at: min(end, ends[at]) for at, end in self._asked().after_bytes(parts).items()}}
         if ends is None:
             ends = begin.offsets
         if begin.initial:

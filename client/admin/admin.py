@@ -207,6 +207,7 @@ class AsyncAdmin(
         found = await look_up(
             self._cluster,
             {TopicPartition(*at): spec.timestamp for at, spec in specs.items()},
+            sizes={TopicPartition(*at): (spec.start_offset, spec.bytes_max) for at, spec in specs.items()},
             read_committed=read_committed,
             timeout_ms=self._timeout_ms(timeout),
         )

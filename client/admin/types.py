@@ -91,6 +91,8 @@ class OffsetSpec:
     """The offset to look up; made by the class methods."""
 
     timestamp: int
+    start_offset: int = -1
+    bytes_max: int = 0
 
     @classmethod
     def earliest(cls) -> OffsetSpec:
@@ -113,6 +115,12 @@ class OffsetSpec:
         if timestamp_ms < 0:
             raise ValueError(f"expected a time of 0 ms or more, found {timestamp_ms}")
         return cls(timestamp_ms)
+
+    @classmethod
+    def after_bytes(cls, start_offset: int, bytes_max: int) -> OffsetSpec:
+        """Select the offset after the whole batches from ``start_offset`` on that take ``bytes_max`` bytes of the log,
+        at least one batch. Older brokers answer ``UnsupportedVersionError``."""
+        return cls(-100, start_offset, bytes_max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tidelog.client.cluster.cluster import Cluster
@@ -15,7 +16,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, TopicPartition
+from tidelog.model.ids import NO_NODE, NO_OFFSET, Offset, TopicPartition
 from tidelog.proto.calls.api import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResult
 
 
@@ -28,9 +29,15 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 async def look_up(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    read_committed: bool,
+    timeout_ms: int,
+    sizes: Mapping[TopicPartition, tuple[int, int]] = MappingProxyType({}),
 ) -> dict[TopicPartition, ListOffsetsResult]:
-    """Ask each partition's leader for the offset of a timestamp (-1 latest, -2 earliest, -3 highest time).
+    """Ask each partition's leader for the offset of a timestamp (-1 latest, -2 earliest, -3 highest time; -100: after
+    as many bytes as ``sizes`` says, from the offset that it names).
 
     Retries retriable errors until ``timeout_ms``, then raises the reason; raises other errors immediately. An unknown
     partition may be new, so metadata is requested once more before raising ``UnknownTopicOrPartitionError``.
@@ -61,7 +68,9 @@ async def look_up(
                 reason = exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader")
                 continue
             epoch = view.partitions[at.partition].leader_epoch
-            by_node.setdefault(node, []).append(ListOffsetsPartition(at.topic, at.partition, timestamp, epoch))
+            start, size = sizes.get(at, (NO_OFFSET, 0))
+            item = ListOffsetsPartition(at.topic, at.partition, timestamp, epoch, Offset(start), size)
+            by_node.setdefault(node, []).append(item)
         requests = {node: ListOffsetsRequest(tuple(items), read_committed) for node, items in by_node.items()}
         answers = await asyncio.gather(
             *(cluster.call(request, timeout_ms=left_ms, node=node) for node, request in requests.items()),

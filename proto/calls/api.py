@@ -161,18 +161,26 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL_TIMESTAMP: Final = -4
 LATEST_TIERED_TIMESTAMP: Final = -5
 EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
+AFTER_BYTES_TIMESTAMP: Final = -100
+"""Not Kafka's; far from those that Kafka may add. Releases without it answer UNSUPPORTED_VERSION."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsPartition:
     """``timestamp``: -1 latest (high watermark, or LSO for read_committed), -2 earliest, -3 the record with the highest
     timestamp, -4 the earliest on a broker's own disks (here the same as -2), -5 the latest in remote storage and -6 the
-    earliest waiting to be copied there (here neither exists), else the first record at or after that time."""
+    earliest waiting to be copied there (here neither exists), else the first record at or after that time.
+
+    -100 (not Kafka's) is the offset after the whole batches from ``start_offset`` on that take ``bytes_max`` bytes of
+    the log, at least one batch; never beyond the latest offset, and ``start_offset`` itself if nothing follows it.
+    """
 
     topic: str
     partition: int
     timestamp: int
     current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
+    start_offset: Offset = NO_OFFSET
+    bytes_max: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tidelog.model.ids import (
     TopicPartition,
 )
 from tidelog.proto.calls.api import (
+    AFTER_BYTES_TIMESTAMP,
     EARLIEST_LOCAL_TIMESTAMP,
     EARLIEST_PENDING_UPLOAD_TIMESTAMP,
     EARLIEST_TIMESTAMP,
@@ -40,6 +41,7 @@ from tidelog.proto.calls.transaction_api import (
 from tidelog.replication.partition.partition import Partition
 from tidelog.replication.partition.replica import Replica
 from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.log.log import Log
 
 
 def list_offsets(
@@ -147,11 +149,16 @@ def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed
             return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, latest, leading.epoch)
         case value if value in (LATEST_TIERED_TIMESTAMP, EARLIEST_PENDING_UPLOAD_TIMESTAMP):
             return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE)
-        case value if value < EARLIEST_PENDING_UPLOAD_TIMESTAMP:
+        case value if value < EARLIEST_PENDING_UPLOAD_TIMESTAMP and value != AFTER_BYTES_TIMESTAMP:
             text = f"expected a timestamp of {EARLIEST_PENDING_UPLOAD_TIMESTAMP} or more, found {item.timestamp}"
             return _refused(item, Refusal(ErrorCode.UNSUPPORTED_VERSION, text))
     if isinstance(latest, Refusal):
         return _refused(item, latest)
+    if item.timestamp == AFTER_BYTES_TIMESTAMP:
+        after = _after_bytes(log, item, latest)
+        if isinstance(after, Refusal):
+            return _refused(item, after)
+        return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, -1, after, leading.epoch)
     found = (
         log.offset_of_max_timestamp(offset_end=latest)
         if item.timestamp == MAX_TIMESTAMP
@@ -162,6 +169,24 @@ def find_offset(partition: Partition, item: ListOffsetsPartition, read_committed
     if isinstance(found, Refusal):
         return _refused(item, found)
     return ListOffsetsResult(item.topic, item.partition, ErrorCode.NONE, *found)
+
+
+def _after_bytes(log: Log, item: ListOffsetsPartition, end: Offset) -> Offset | Refusal:
+    """Return where the batches end that the item asks for. Reads only headers."""
+    if item.start_offset < 0 or item.bytes_max <= 0:
+        text = f"expected a start offset of 0 or more and 1 byte or more, found {item.start_offset}, {item.bytes_max}"
+        return Refusal(ErrorCode.INVALID_REQUEST, text)
+    first = offset = max(item.start_offset, log.log_start_offset)
+    left = item.bytes_max
+    while offset < end and left > 0:
+        span = log.find(offset, left, offset_end=end, at_least_one=offset == first)
+        if isinstance(span, Refusal):
+            return span
+        if span is None:
+            break
+        offset, left = span.next_offset, left - span.size
+        span.release()
+    return Offset(offset)
 
 
 def find_epoch_end(partition: Partition, item: EpochEndPartition) -> EpochEnd:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from tidelog.model.errors import ErrorCode, Refusal
-from tidelog.model.ids import NO_OFFSET, LeaderEpoch
-from tidelog.proto.calls.api import EpochEnd, EpochEndPartition, ListOffsetsPartition, ListOffsetsResult
+from tidelog.model.ids import NO_OFFSET, LeaderEpoch, Offset
+from tidelog.proto.calls.api import (
+    AFTER_BYTES_TIMESTAMP,
+    EpochEnd,
+    EpochEndPartition,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+)
 from tidelog.replication.partition.partition import RoleChange
 from tidelog.replication.serving.lookups import find_epoch_end, find_offset
 from tidelog.storage.producers.append_checks import LogAppend
@@ -254,3 +260,28 @@ def test_role_changes_are_told_apart(rig: MakeRig) -> None:
     r.lead(-1, (1,), to=())
     assert r[1].p.update(r.state, r.now_ms) is RoleChange.IDLE
     assert refused(r.produce(1, b"x"), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_an_offset_by_bytes_is_the_end_of_the_whole_batches_that_fit(rig: MakeRig) -> None:
+    r = rig()
+    r.lead(1, (1, 2))
+    sizes = []
+    for values in ((b"a",), (b"b", b"c"), (b"d" * 500,), (b"e",)):  # batches end at 1, 3, 4 and 5
+        before = r[1].log.size_bytes
+        r.wrote(1, *values)
+        sizes.append(r[1].log.size_bytes - before)
+    r.fetch(2)
+
+    def after(start: int, size: int) -> ListOffsetsResult:
+        asked = ListOffsetsPartition("t", 0, AFTER_BYTES_TIMESTAMP, start_offset=Offset(start), bytes_max=size)
+        return find_offset(r[1].p, asked, True)
+
+    assert after(0, 10**6).offset == 0, "nothing is committed yet"
+    r.fetch(2)
+    a, bc, d, e = sizes
+    assert [after(0, size).offset for size in (1, a, a + bc - 1, a + bc, a + bc + d, 10**6)] == [1, 1, 1, 3, 4, 5]
+    assert [after(start, bc).offset for start in (1, 2, 3, 4, 5, 9)] == [3, 3, 4, 5, 5, 9]
+    r.wrote(1, b"not committed")
+    assert after(3, d + e + 10**6).offset == 5
+    for start, size in ((-1, 1), (0, 0)):
+        assert after(start, size).error is ErrorCode.INVALID_REQUEST

@@ -39,6 +39,11 @@ BOTH = '{"orders":{"0":5,"1":-2}}'
         (GIVEN | {"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be positive"),
         (GIVEN | {"maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger: expected a whole number, found 'many'"),
         (
+            GIVEN | {"maxBytesPerTrigger": "1x"},
+            "maxBytesPerTrigger: expected a size such as 1048576, 500k, 64m or 1g, found '1x'",
+        ),
+        (GIVEN | {"maxBytesPerTrigger": "0m"}, "maxBytesPerTrigger must be positive"),
+        (
             GIVEN | {"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"},
             "The value of minOffsetPerTrigger(10) is higher than the maxOffsetsPerTrigger(9).",
         ),

@@ -318,6 +318,25 @@ def test_a_trigger_takes_no_more_than_its_limit(timed: str, options: Options, st
     assert one.reader.reportLatestOffset()["offsets"] == {timed: {"0": 5, "1": 2}}
 
 
+def test_a_trigger_takes_no_more_bytes_than_its_limit(
+    cluster: Cluster, topic: str, options: Options, stream: Stream, fill: Fill
+) -> None:
+    """But at least a batch of each partition; the lower of two limits counts."""
+    cluster.create_topic(topic, partitions=2)
+    for value in ("a", "b", "c" * 3_000, "d", "e"):
+        fill(topic, value, partition=0)
+    fill(topic, "x", partition=1)
+    one = stream(options(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1k"))
+    found = [[text[0] for text in one.trigger()] for _ in range(4)]
+    assert found == [["a", "b", "x"], ["c"], ["d", "e"], []]
+    both = stream(options(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1m", maxOffsetsPerTrigger=3))
+    assert [text[0] for text in both.trigger()] == ["a", "b", "x"]
+    once = stream(options(subscribe=topic, startingOffsets="earliest", maxBytesPerTrigger="1"))
+    once.reader.prepareForTriggerAvailableNow()
+    fill(topic, "too late", partition=1)
+    assert [[text[0] for text in once.trigger()] for _ in range(6)] == [["a", "x"], ["b"], ["c"], ["d"], ["e"], []]
+
+
 def test_a_trigger_waits_for_enough(cluster: Cluster, topic: str, options: Options, stream: Stream, fill: Fill) -> None:
     cluster.create_topic(topic)
     now = [0.0]

@@ -83,8 +83,8 @@ def test_a_stream_goes_on_from_its_checkpoint_and_reads_each_record_once(
     spark: SparkSession, cluster: Cluster, topic: str, options: Options, fill: Fill, checkpoint: str
 ) -> None:
     cluster.create_topic(topic, partitions=2)
-    given = options(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=4)
-    frame = spark.readStream.format("tidelog").options(**given).load()
+    given = options(subscribe=topic, startingOffsets="earliest")
+    frame = spark.readStream.format("tidelog").options(**given | {"maxOffsetsPerTrigger": "4"}).load()
     fill(topic, *"abcd", partition=0)
     first = Collected(frame, checkpoint)
     assert first.wait_for(4) == list("abcd")
@@ -95,7 +95,7 @@ def test_a_stream_goes_on_from_its_checkpoint_and_reads_each_record_once(
         broken.query.awaitTermination(60)
     lost = broken.batches[broken.fail_at]
     fill(topic, *"ij", partition=0)
-    frame = spark.readStream.format("tidelog").options(**given | {"maxOffsetsPerTrigger": "1"}).load()
+    frame = spark.readStream.format("tidelog").options(**given | {"maxBytesPerTrigger": "1"}).load()
     last = Collected(frame, checkpoint)
     last.wait_for(len("efghij"))
     assert last.batches[broken.fail_at] == lost, "the batch that failed is the same again, whatever the limit is now"
