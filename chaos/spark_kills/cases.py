@@ -212,8 +212,13 @@ _DRIVERS: Final = (
     Case(
         "two-drivers",
         "two drivers on one checkpoint at the same time, from the first batch on; the one that fails is restarted",
+        (
+            # The faster one waits: otherwise it may be done before the other has begun anything.
+            _at(Call.BEGIN, When.BEFORE, Action.HOLD, batch=0, run=1, times=1000),
+            _at(Call.BEGIN, When.BEFORE, Action.RELEASE, batch=0, run=2),
+        ),
+        Expect(jobs=2),
         together=True,
-        expect=Expect(jobs=2),
     ),
     Case(
         "two-drivers-both-commit",

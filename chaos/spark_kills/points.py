@@ -63,6 +63,7 @@ class Action(enum.Enum):
     HOLD = "message held"
     """The call (or its answer) continues when another point releases it, or when another driver has done everything."""
     RELEASE = "what was held goes on"
+    """And nothing is held any more."""
     SIGN = "query told"
     """By a file in the directory of signs, named after the batch."""
     CHECK_LOGGED = "batch before is in the commit log"

@@ -107,6 +107,7 @@ class KillStage:
         self.winners: set[str] = set()
         """Attempts that were committed."""
         self._held: list[asyncio.Future[None]] = []
+        self._released = False
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # --- what was fired -----------------------------------------------------------------------------
@@ -119,7 +120,8 @@ class KillStage:
         return self._met[index] >= self.points[index].nth
 
     def release(self) -> None:
-        """Release all held calls."""
+        """Release all held calls; none is held any more."""
+        self._released = True
         held, self._held = self._held, []
         for one in held:
             if not one.done():
@@ -181,6 +183,8 @@ class KillStage:
         match action:
             case Action.LOSE:
                 return False
+            case Action.HOLD if self._released:
+                pass  # the caller asks again, because the answer to the released call was to do so
             case Action.HOLD:
                 held: asyncio.Future[None] = loop.create_future()
                 self._held.append(held)
