@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from tidelog import Consumer, Producer, TopicPartition
 from tidelog.cli.local.watch import wait_until
 from tidelog.client.config.security import SecuritySettings
 from tidelog.client.record import ConsumerRecord
+from tidelog.testing.ports import LOOPBACK
 
 RUN_TIMEOUT_S: Final = 300.0
 WAIT_S: Final = 120.0
 STOPS_S: Final = 30.0
+REST_TIMEOUT_S: Final = 10.0
 NOT_SECURED: Final[SecuritySettings] = {}
 
 
@@ -74,6 +79,21 @@ def application(stack: ExitStack, command: Sequence[str], log: Path, ready: str)
     process = stack.enter_context(started(command, log))
     until(f"{ready!r} in {log}", lambda: log.read_text().count(ready) > before, process)
     return process
+
+
+def rest(port: int, path: str, body: Mapping[str, object] | None = None, method: str | None = None) -> tuple[int, Any]:
+    """Return the status and the answer of a program's REST interface; status 0 while it does not answer. ``method``:
+    by default POST with a body, GET without one."""
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(f"http://{LOOPBACK}:{port}{path}", data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=REST_TIMEOUT_S) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+    except OSError:
+        return 0, None
 
 
 def produce(bootstrap: str, lines: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from tidelog.bench.ecosystem.checks import (
     connect,
     franz_go,
     kafka_tools,
+    karapace,
     kcat,
     mirrormaker,
     processors,
@@ -31,4 +32,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     streams.CHECK,
     connect.CHECK,
     mirrormaker.CHECK,
+    karapace.CHECK,
 )

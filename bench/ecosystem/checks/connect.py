@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, Final
+from typing import Final
 
 from tidelog.bench import clusters
-from tidelog.bench.ecosystem.check import Check, Differs, expect, records, started, until
+from tidelog.bench.ecosystem.check import Check, Differs, expect, records, rest, started, until
 from tidelog.bench.ecosystem.installing import jars, java
 from tidelog.testing.ports import LOOPBACK, free_ports
 
@@ -26,7 +24,6 @@ JARS: Final = (
 )
 LINES: Final = 6_000
 TOPIC: Final = "lines"
-_REST_TIMEOUT_S: Final = 10.0
 
 
 def _run(root: Path) -> str:
@@ -40,7 +37,7 @@ def _run(root: Path) -> str:
             given = _settings(cluster.bootstrap, port)
             settings.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
             process = stack.enter_context(started([*command, str(settings)], root / f"worker-{port}.log"))
-            until(f"a worker (port {port})", lambda: _ask(port, "/connectors") is not None, process)
+            until(f"a worker (port {port})", lambda: rest(port, "/connectors")[0] == HTTPStatus.OK, process)
             return process
 
         def copied(what: int) -> None:
@@ -113,24 +110,12 @@ def _connectors(source: Path, sink: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def _ask(port: int, path: str, body: Mapping[str, str] | None = None) -> Any:
-    """Return the worker's answer; ``None`` while it has none."""
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"http://{LOOPBACK}:{port}{path}", data, {"Content-Type": "application/json"})
-    request.method = "GET" if body is None else "PUT"
-    try:
-        with urllib.request.urlopen(request, timeout=_REST_TIMEOUT_S) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as refused:
-        if refused.code == 400:
-            raise Differs(f"Connect refused {path}: {refused.read().decode()}") from None
-        return None
-    except OSError:
-        return None
-
-
 def _put(port: int, name: str, config: Mapping[str, str]) -> bool:
-    return _ask(port, f"/connectors/{name}/config", config) is not None
+    path = f"/connectors/{name}/config"
+    status, answer = rest(port, path, config, "PUT")
+    if status == HTTPStatus.BAD_REQUEST:
+        raise Differs(f"Connect refused {path}: {answer}")
+    return status in (HTTPStatus.OK, HTTPStatus.CREATED)
 
 
 def _append(path: Path, lines: list[str]) -> None:
