@@ -7,12 +7,11 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.client.consumer.range_consumer import RangeConsumer
 from tidelog.client.errors import LogTruncationError, OffsetOutOfRangeError, TidelogError
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
@@ -20,6 +19,10 @@ from tidelog.proto.records.columns import ColumnBuffer, column_buffer, taken
 from tidelog.spark_connector.columns import arrow_schema, record_batch, sliced
 from tidelog.spark_connector.losses import DataLoss, report
 from tidelog.spark_connector.options import SourceOptions
+from tidelog.spark_connector.worker_process import settle
+
+if TYPE_CHECKING:
+    from tidelog.client.consumer.range_consumer import RangeConsumer
 
 ROWS_PER_BATCH: Final = 40_000
 """Rows after which an Arrow batch is passed on: with fewer, each batch costs the JVM more than its rows."""
@@ -113,6 +116,9 @@ _owner = os.getpid()
 @contextmanager
 def _consumer(options: SourceOptions) -> Iterator[RangeConsumer]:
     """Yield a connected consumer: one left by an earlier task of this process, or a new one."""
+    from tidelog.client.consumer.range_consumer import RangeConsumer  # planning does without
+
+    settle("reading")
     global _owner
     if _owner != os.getpid():  # a fork: connections and threads stayed behind
         _idle.clear()

@@ -29,6 +29,7 @@ from tidelog.spark_connector.same_release import packed
 from tidelog.spark_connector.sink_columns import SinkColumns
 from tidelog.spark_connector.sink_options import SinkOptions
 from tidelog.spark_connector.worker_errors import told_in_a_line
+from tidelog.spark_connector.worker_process import settle
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -118,6 +119,7 @@ class BatchSink(DataSourceArrowWriter):
 
 def written(options: SinkOptions, columns: SinkColumns, job: SinkJob, batches: Iterable[pa.RecordBatch]) -> SinkMessage:
     """Write a task's rows and prepare them. Always read the batch to its end: Spark saves the query's state by that."""
+    settle("sink")
     connections = kept(options.ledger)
     writer = SinkWriter(
         options.bootstrap, job, _network=connections.network, _background=connections.loop, **options.producer

@@ -6,16 +6,17 @@ Source: Spark's ``KafkaWriter`` and ``KafkaRowWriter``: the columns, their types
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from tidelog.client.sink.blocking_writer import SinkWriter
 from tidelog.proto.records.sent_columns import RecordColumns
 from tidelog.spark_connector.options import OptionError
 from tidelog.spark_connector.sent import record_columns
+
+if TYPE_CHECKING:
+    from tidelog.client.sink.blocking_writer import SinkWriter
 
 _TYPES: Final = {
     "topic": ("string",),
@@ -100,6 +101,8 @@ class SinkColumns(NamedTuple):
         if len(topics) == 1:
             yield topics[0], batch
             return
+        import pyarrow.compute as pc  # rarely needed, and slow to import
+
         together = batch.take(pc.sort_indices(named.indices))  # a stable sort: equal ones keep their order
         start = 0
         for number, count in sorted((one["values"], one["counts"]) for one in named.indices.value_counts().to_pylist()):
@@ -125,6 +128,8 @@ def _micros(times: pa.Array | None) -> pa.Array | None:
     Source: Spark's ``Cast`` of a double to a timestamp."""
     if times is None or not pa.types.is_floating(times.type):
         return times
+    import pyarrow.compute as pc  # as above
+
     micros = pc.multiply(times, 1e6)
     wrong = pc.greater(pc.abs(micros), _MICROS_MAX)
     if pc.any(pc.or_(wrong, pc.is_nan(micros))).as_py():

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -25,13 +25,15 @@ from pyspark.sql.streaming.datasource import (
 
 from tidelog.client.errors import BrokerNotAvailableError
 from tidelog.model.ids import TopicPartition
-from tidelog.spark_connector.cluster_offsets import ClusterOffsets
 from tidelog.spark_connector.losses import report
 from tidelog.spark_connector.offsets import Pace, Range, SourceOffset, byte_shares, fallen, plan, split
 from tidelog.spark_connector.options import Kind, OptionError, SourceOptions
 from tidelog.spark_connector.reading import RangePartition, read
 from tidelog.spark_connector.same_release import packed
 from tidelog.spark_connector.worker_errors import leave, told_in_a_line
+
+if TYPE_CHECKING:
+    from tidelog.spark_connector.cluster_offsets import ClusterOffsets
 
 
 class BatchReader(DataSourceReader):
@@ -46,7 +48,7 @@ class BatchReader(DataSourceReader):
     @told_in_a_line()
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        with ClusterOffsets(options) as cluster:
+        with _cluster(options) as cluster:
             there = cluster.partitions()
             start = cluster.resolved(options.starting, there, starting=True)
             end = cluster.resolved(options.ending, there, starting=False)
@@ -204,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _asked(self) -> ClusterOffsets:
         if self._cluster is None:
-            self._cluster = ClusterOffsets(self._options)
+            self._cluster = _cluster(self._options)
         return self._cluster
 
     def _now(self) -> float:
@@ -222,6 +224,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at: begin.offsets[at] for at in latest.offsets if at in begin.offsets and begin.is_of(latest, at.topic)
         }
         return found | self._asked().earliest(at for at in latest.offsets if at not in found)
+
+
+def _cluster(options: SourceOptions) -> ClusterOffsets:
+    from tidelog.spark_connector.cluster_offsets import ClusterOffsets  # tasks do without
+
+    return ClusterOffsets(options)
 
 
 def _tasks(ranges: Sequence[Range], end: SourceOffset, options: SourceOptions) -> list[InputPartition]:

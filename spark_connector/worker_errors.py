@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -28,6 +27,7 @@ from tidelog.spark_connector.losses import DataLoss
 from tidelog.spark_connector.offsets import BadOffsets
 from tidelog.spark_connector.options import OptionError
 from tidelog.spark_connector.sink_columns import RowError
+from tidelog.spark_connector.worker_process import is_sparks
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """Read by ``pyspark.util.handle_worker_exception``, after which the process ends."""
@@ -41,7 +41,7 @@ def told_in_a_line() -> Iterator[None]:
     try:
         yield
     except (OptionError, RowError, BadOffsets, DataLoss, TidelogError) as error:
-        if _is_sparks(sys.modules.get("__main__")):
+        if is_sparks():
             log.debug("%s", error, exc_info=True)
             os.environ[_HIDE] = "1"
         advice = _advice(error)
@@ -70,10 +70,5 @@ def _advice(error: Exception) -> str | None:
 
 def leave() -> None:
     """End the process silently if it is one of Spark's own: the JVM has hung up."""
-    if _is_sparks(sys.modules.get("__main__")):
+    if is_sparks():
         os._exit(0)
-
-
-def _is_sparks(main: object) -> bool:
-    """Return whether the process was started as a module of pyspark: a worker, or one that plans or commits."""
-    return str(getattr(getattr(main, "__spec__", None), "name", "")).startswith("pyspark.")
