@@ -5,14 +5,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import pickle
+import queue
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
@@ -22,6 +32,7 @@ from tidelog import (
     OpenTelemetry,
     Producer,
     ProducerRecord,
+    TopicPartition,
     TraceContext,
     Transform,
     handling,
@@ -37,7 +48,7 @@ PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster(1, transport="grpc") as made:
-        for name in ("orders", "bills", "mails", "dlq"):
+        for name in ("orders", "bills", "mails", "dlq", "cars", "keys"):
             made.create_topic(name, partitions=1)
         yield made
 
@@ -124,6 +135,79 @@ def test_spans_of_producer_transform_workers_and_dead_letters(cluster: Cluster, 
     context = chain[2].context
     assert context is not None
     assert header == f"00-{context.trace_id:032x}-{context.span_id:016x}-01".encode()
+
+
+class Collector:
+    """The receiving end of OTLP, on loopback."""
+
+    def __init__(self) -> None:
+        self._requests: queue.SimpleQueue[ExportTraceServiceRequest] = queue.SimpleQueue()
+        export = grpc.unary_unary_rpc_method_handler(
+            self._export, ExportTraceServiceRequest.FromString, ExportTraceServiceResponse.SerializeToString
+        )
+        service = "opentelemetry.proto.collector.trace.v1.TraceService"
+        self._server = grpc.server(ThreadPoolExecutor(1))
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {"Export": export}),))
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def _export(self, request: ExportTraceServiceRequest, context: grpc.ServicerContext) -> ExportTraceServiceResponse:
+        self._requests.put(request)
+        return ExportTraceServiceResponse()
+
+    def spans(self, count: int) -> dict[str, tuple[str, Span]]:
+        """Wait for so many; each by its name, with the service that sent it."""
+        found: dict[str, tuple[str, Span]] = {}
+        while len(found) < count:
+            for resource in self._requests.get(timeout=30).resource_spans:
+                told = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
+                for scope in resource.scope_spans:
+                    found |= {span.name: (told["service.name"], span) for span in scope.spans}
+        return found
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
+
+
+def test_a_collector_gets_what_programs_made_of_a_record(cluster: Cluster) -> None:
+    """Three programs with an exporter each, which share nothing but the headers of the records."""
+    collector = Collector()
+    shop, factory, office = (
+        TracerProvider(resource=Resource.create({"service.name": name})) for name in ("shop", "factory", "office")
+    )
+    for provider in (shop, factory, office):
+        exporter = OTLPSpanExporter(endpoint=collector.address, insecure=True)
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+
+    def made(found: ConsumerRecord) -> ProducerRecord:
+        job.stop()
+        return ProducerRecord("keys", found.value, found.key)
+
+    with Producer(cluster.bootstrap, interceptor_classes=[TraceContext(OpenTelemetry(shop))]) as producer:
+        sent = producer.send_and_wait("cars", b"red", b"anna")
+    job = Transform(made, cluster.bootstrap, topics="cars", group_id="making", tracer=OpenTelemetry(factory))
+    job.run()
+    with cluster.consumer(isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("keys", 0)])
+        (key,) = consumer.poll(30.0)
+        with handling(key, OpenTelemetry(office)):
+            pass
+    for provider in (shop, factory, office):
+        provider.shutdown()
+    spans = collector.spans(4)
+    collector.close()
+
+    chain = [spans[name] for name in ("send cars", "process cars", "send keys", "process keys")]
+    assert [service for service, _ in chain] == ["shop", "factory", "factory", "office"]
+    assert [span.kind for _, span in chain] == [Span.SPAN_KIND_PRODUCER, Span.SPAN_KIND_CONSUMER] * 2
+    assert chain[0][1].parent_span_id == b""
+    for (_, before), (_, after) in itertools.pairwise(chain):
+        assert after.parent_span_id == before.span_id, after.name
+        assert after.trace_id == before.trace_id
+        assert after.start_time_unix_nano >= before.start_time_unix_nano
+    told = {pair.key: pair.value for pair in chain[1][1].attributes}
+    assert told["messaging.consumer.group.name"].string_value == "making"
+    assert told["messaging.kafka.offset"].int_value == sent.offset
 
 
 def test_a_foreign_context_is_continued_with_its_state(spans: Spans) -> None:
