@@ -31,6 +31,8 @@ TopicId = NewType("TopicId", bytes)
 DirectoryId = NewType("DirectoryId", bytes)
 """16 random bytes that identify a broker's log directory (KIP-858)."""
 
+WORKER_ID_STEP: Final = 1_000
+"""Between the node ids of a machine's workers: node 2 has the workers 2, 1002, 2002 …"""
 NO_NODE: Final = NodeId(-1)
 NO_LEADER_EPOCH: Final = LeaderEpoch(-1)
 NO_OFFSET: Final = Offset(-1)

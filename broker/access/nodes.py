@@ -1,7 +1,8 @@
 """Authorizes nodes: calls to controllers, streams between nodes, and who may act as which node.
 
 All of these need CLUSTER_ACTION on the cluster. ``node.principal.pattern`` also ties a node's id to its principal, so
-that a stolen key can act for one node only; Kafka lets anyone with that right act as any broker.
+that a stolen key can act for one node only, or for the workers of one machine; Kafka lets anyone with that right act as
+any broker.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from tidelog.broker.access.changes import api_of
 from tidelog.broker.services import Calls
 from tidelog.metadata_quorum.controller.refusals import refuse
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, NO_OFFSET, ControllerEpoch, NodeId
-from tidelog.model.settings.node.access_settings import NODE_ID
+from tidelog.model.ids import NO_NODE, NO_OFFSET, WORKER_ID_STEP, ControllerEpoch, NodeId
+from tidelog.model.settings.node.access_settings import MACHINE_ID, NODE_ID
 from tidelog.proto.calls.api import DescribeClusterRequest, DescribeClusterResponse
 from tidelog.proto.calls.request import Request
 from tidelog.proto.transport.frames import decode_fetch_request
@@ -94,7 +95,8 @@ class NodeGuard:
 
 def node_principal(pattern: str, node_id: int) -> Principal:
     """Return a node's principal. Raises ``ValueError`` for an invalid pattern."""
-    return Principal.parse(pattern.replace(NODE_ID, str(node_id)))
+    machine = str(node_id % WORKER_ID_STEP)
+    return Principal.parse(pattern.replace(NODE_ID, str(node_id)).replace(MACHINE_ID, machine))
 
 
 def refused(request: Request[Any], error: ErrorCode, text: str) -> Any:

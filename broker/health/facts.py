@@ -22,6 +22,7 @@ class Broker:
     fenced: bool
     stopping: bool = False
     rack: str | None = None
+    machine: str | None = None
 
     @property
     def live(self) -> bool:

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.node.identity import WORKERS_DIRECTORY
+from tidelog.model.ids import WORKER_ID_STEP
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.listeners import Listener, format_items, parse_listeners, parse_optional_listener
+from tidelog.model.settings.node.access_settings import MACHINE_ID, NODE_ID
 
 if TYPE_CHECKING:
     from tidelog.model.settings.broker_config import NodeConfig
 
 log = logging.getLogger(__name__)
 
-ID_STEP: Final = 1_000
-"""Between the node ids of a machine's workers: node 2 has the workers 2, 1002, 2002 …"""
 RESTART_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
 """A worker that ran for so long is started again immediately."""
@@ -41,7 +41,7 @@ def worker_settings(config: NodeConfig, worker: int, port_step: int) -> dict[str
     step = worker * port_step
     directories = [str(Path(path) / WORKERS_DIRECTORY / str(worker)) for path in config.directories]
     changed = {
-        "node.id": str(config.node_id + worker * ID_STEP),
+        "node.id": str(config.node_id + worker * WORKER_ID_STEP),
         "process.roles": "broker",
         "listeners": _moved(config.broker_listeners, step, "listeners"),
         "controller.quorum.voters": format_items(config.voters),
@@ -83,17 +83,17 @@ def check_workers(config: NodeConfig, workers: int, port_step: int) -> list[dict
     several workers cannot share."""
     if not config.is_broker:
         raise ConfigError("process.roles: expected broker with --workers, found controller, which needs one process")
-    if config.node_id >= ID_STEP:
+    if config.node_id >= WORKER_ID_STEP:
         raise ConfigError(
-            f"node.id: expected less than {ID_STEP} with --workers, as {ID_STEP} and more are the other workers' ids, "
-            f"found {config.node_id}"
+            f"node.id: expected less than {WORKER_ID_STEP} with --workers, as {WORKER_ID_STEP} and more are the other "
+            f"workers' ids, found {config.node_id}"
         )
     if any(not voter.port for voter in config.voters):
         raise ConfigError("listeners: expected a port for CONTROLLER with --workers, found 0, which no worker can know")
-    if config.node_principal_pattern:
+    if config.node_principal_pattern and MACHINE_ID not in config.node_principal_pattern:
         raise ConfigError(
-            "node.principal.pattern: expected none with --workers, as the workers of a machine share its certificate, "
-            f"found {config.node_principal_pattern}"
+            f"node.principal.pattern: expected {MACHINE_ID} instead of {NODE_ID} with --workers, on every node, as the "
+            f"workers of a machine share its certificate, found {config.node_principal_pattern}"
         )
     made = [worker_settings(config, worker, port_step) for worker in range(workers)]
     taken = {found.port: "worker 0" for found in config.controller_listeners}
@@ -252,7 +252,7 @@ def supervise(
 
     all_settings: list[Mapping[str, str]] = [{}, *differing]
     made = [
-        Worker(config.node_id + number * ID_STEP, partial(command, number, own))
+        Worker(config.node_id + number * WORKER_ID_STEP, partial(command, number, own))
         for number, own in enumerate(all_settings)
     ]
 

@@ -31,6 +31,7 @@ from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.ids import TopicPartition
 from tidelog.model.link_position import GROUP_PREFIX, read_position
 from tidelog.model.settings.config_def import split_list
+from tidelog.proto.calls.failure_domains import machine_of
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -274,6 +275,6 @@ class Asker:
 
 def _brokers(cluster: DescribeClusterResponse) -> dict[int, Broker]:
     return {
-        int(one.node_id): Broker(int(one.node_id), one.fenced, one.in_controlled_shutdown, one.rack)
+        int(one.node_id): Broker(int(one.node_id), one.fenced, one.in_controlled_shutdown, one.rack, machine_of(one))
         for one in cluster.brokers
     }

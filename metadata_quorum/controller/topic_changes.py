@@ -31,7 +31,7 @@ from tidelog.proto.calls.api import (
     ReplicaAssignment,
     TopicResult,
 )
-from tidelog.proto.calls.failure_domains import failure_domains
+from tidelog.proto.calls.failure_domains import failure_domains, machine_of
 from tidelog.proto.logs.metadata_records import (
     ConfigRecord,
     MetadataRecord,
@@ -297,7 +297,7 @@ def usable_brokers(image: MetadataImage) -> list[UsableBroker]:
     """Return the brokers that may hold new replicas."""
     domains = failure_domains({node_id: found.record for node_id, found in image.brokers.items()})
     return [
-        UsableBroker(node_id, domains[node_id], not found.active)
+        UsableBroker(node_id, domains[node_id], not found.active, machine_of(found.record))
         for node_id, found in image.brokers.items()
         if not found.in_controlled_shutdown and not image.is_cordoned(node_id)
     ]

@@ -63,8 +63,8 @@ RULES = (
     bound(
         "moves-crowd-racks",
         "cli.work.replicas.spreading",
-        "                    if rack == here or crowd[rack] < crowd[here]:\n",
-        "                    if True:\n",
+        "        return rack == here or crowd[rack] < crowd[here]\n",
+        "        return True\n",
         "cli/placement/test_spreading.py::test_racks_come_before_bytes",
     ),
     bound(
@@ -73,6 +73,27 @@ RULES = (
         "(parts, targets, _weight, fixed=fixed)\n    spread.mend_racks()\n",
         "(parts, targets, _weight, fixed=fixed)\n",
         "cli/placement/test_spreading.py::test_racks_come_before_bytes",
+    ),
+    bound(
+        "moves-crowd-machines",
+        "cli.work.replicas.spreading",
+        "        return free and self._near(at, target, source) <= self._near(at, source)\n",
+        "        return free\n",
+        "cli/placement/test_spreading.py::test_a_plan_crowds_no_machine_that_it_can_spare",
+    ),
+    bound(
+        "crowded-machines-stay-crowded",
+        "cli.work.replicas.spreading",
+        "            self._mend_machines(at)\n",
+        "",
+        "cli/placement/test_spreading.py::test_a_plan_crowds_no_machine_that_it_can_spare",
+    ),
+    bound(
+        "replicas-share-a-machine-of-a-rack",
+        "metadata_quorum.controller.placement",
+        "            if broker.machine is None or broker.machine not in crowded:\n",
+        "            if True:\n",
+        "controller/test_failure_domains.py::test_new_topics_have_no_two_replicas_on_a_machine",
     ),
     bound(
         "a-rebalance-knows-no-tolerance",

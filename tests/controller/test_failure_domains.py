@@ -1,4 +1,4 @@
-"""Failure domains: a broker without a rack is in that of its machine, if others are there too."""
+"""Failure domains: no two replicas of a partition on a machine, with racks and without."""
 
 from __future__ import annotations
 
@@ -67,12 +67,44 @@ def test_no_machine_has_two_replicas_of_a_partition(
         assert len({node % 1000 for node in replicas}) == factor
 
 
-def test_new_topics_have_no_two_replicas_on_a_machine() -> None:
+@given(
+    racks=st.integers(1, 3),
+    machines=st.integers(1, 4),
+    workers=st.lists(st.integers(1, 5), min_size=12, max_size=12),
+    down=st.integers(0, 11),
+    factor=st.integers(1, 6),
+    seed=st.integers(0, 1000),
+)
+def test_machines_of_a_rack_share_its_replicas(
+    racks: int, machines: int, workers: list[int], down: int, factor: int, seed: int
+) -> None:
+    """A rack's replicas are on as many machines as it has, one of which may be down with all its workers."""
+    usable = [
+        UsableBroker(NodeId(1000 * worker + machine), f"r{machine % racks}", machine == down, f"m{machine}")
+        for machine in range(machines * racks)
+        for worker in range(workers[machine])
+    ]
+    if machines * racks == 1:
+        down = -1
+        usable = [one._replace(fenced=False) for one in usable]
+    factor = min(factor, len(usable))
+    placed = place_replicas(usable, 40, factor, random.Random(seed))
+    assert not isinstance(placed, Refusal)
+    for replicas in placed:
+        assert len(set(replicas)) == factor
+        assert replicas[0] % 1000 != down
+        for rack in range(racks):
+            here = [node % 1000 for node in replicas if node % 1000 % racks == rack]
+            assert len(set(here)) == min(len(here), machines)
+
+
+@pytest.mark.parametrize("rack", [None, "all"])
+def test_new_topics_have_no_two_replicas_on_a_machine(rack: str | None) -> None:
     bench = Bench()
     for machine in (1, 2, 3):
         for worker in range(3):
             node = worker * 1000 + machine
-            bench.register(node, listeners=(Endpoint("CLIENT", f"10.0.0.{machine}", 9092 + worker),))
+            bench.register(node, listeners=(Endpoint("CLIENT", f"10.0.0.{machine}", 9092 + worker),), rack=rack)
             bench.beat(node)
     bench.create("t", partitions=40, factor=3)
     topic = bench.controller.committed.topic("t")

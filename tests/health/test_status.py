@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tidelog.broker.health import look as health_look
+from tidelog.broker.health.facts import Broker, Facts
 from tidelog.cli.commands.nodes import status as module
 from tidelog.cli.root import run
 from tidelog.model.ids import TopicPartition
@@ -123,3 +124,12 @@ def test_watching_goes_on_until_interrupted(
         assert run(["status", "--watch", "0.1", "--json"]) == 130
     lines = capfd.readouterr().out.splitlines()
     assert [json.loads(line)["summary"][:15] for line in lines] == ["1 of 1 broker; "] * 3
+
+
+def test_the_machine_of_workers_is_shown() -> None:
+    brokers = {node: Broker(node, fenced=False, machine=f"10.0.0.{node % 1000}") for node in (1, 1001, 2)}
+    shown = list(module._nodes(Facts(1_000, controller=1, brokers=brokers)))
+    assert ["machine 10.0.0.1" in line for line in shown] == [True, False, True]
+    assert "machine" not in shown[1]
+    del brokers[2]  # all on one machine
+    assert not any("machine" in line for line in module._nodes(Facts(1_000, controller=1, brokers=brokers)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -115,9 +116,12 @@ def lines(look: Look, verbose: bool) -> Iterator[str]:
 
 def _nodes(facts: Facts) -> Iterator[str]:
     """Yield a line per broker, from its metrics and disks."""
+    crowds = Counter(broker.machine for broker in (facts.brokers or {}).values())
     for node, broker in sorted((facts.brokers or {}).items()):
         state = "fenced" if broker.fenced else "stopping" if broker.stopping else "live"
         parts = [f"node {node}  {state:<8}"]
+        if broker.machine is not None and crowds[broker.machine] > 1 < len(crowds):
+            parts.append(f"machine {broker.machine}")
         if facts.controller == node:
             parts.append("active controller")
         metrics = (facts.nodes or {}).get(node)

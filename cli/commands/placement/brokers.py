@@ -19,6 +19,7 @@ from tidelog.cli.work.replicas.placement import Overview, overview_of, placement
 from tidelog.cli.work.replicas.safe_moves import drain_plan
 from tidelog.cli.work.replicas.spreading import Assignment, cost_of
 from tidelog.proto.calls.api import ConfigResource
+from tidelog.proto.calls.failure_domains import machine_of
 from tidelog.proto.kafka.schemas import api_name
 from tidelog.proto.transport.network import Address
 
@@ -35,7 +36,7 @@ def brokers() -> None:
     """List brokers, move everything off one, and forget those that are gone for good."""
 
 
-@brokers.command("list", short_help="Show each broker: state, rack, replicas, leaders, bytes.")
+@brokers.command("list", short_help="Show each broker: state, rack, machine, replicas, leaders, bytes.")
 @cluster_options
 def list_brokers(bootstrap: str, as_json: bool) -> None:
     """Show each registered broker, live or not, with the replicas that partitions assign to it."""
@@ -52,9 +53,11 @@ def list_brokers(bootstrap: str, as_json: bool) -> None:
     }
     cordoned = {int(broker.node_id) for broker in found if broker.cordoned}
     racks = {int(broker.node_id): broker.rack for broker in found}
+    machines = {int(broker.node_id): machine_of(broker) for broker in found}
     rows: list[dict[str, Any]] = [
         {
             "node": node, "state": states.get(node, "not registered"), "rack": racks.get(node),
+            "machine": machines.get(node),
             "replicas": replicas[node], "leaders": leaders[node], "bytes": used.get(node), "cordoned": node in cordoned,
         }
         for node in sorted({*states, *replicas})
@@ -63,9 +66,10 @@ def list_brokers(bootstrap: str, as_json: bool) -> None:
         print_json(rows)
         return
     print_rows(
-        ("node", "state", "rack", "replicas", "leaders", "data"),
+        ("node", "state", "rack", "machine", "replicas", "leaders", "data"),
         [(row["node"], row["state"] + (", cordoned" if row["cordoned"] else ""),
-          *(row[name] for name in ("rack", "replicas", "leaders")), megabytes(row["bytes"])) for row in rows],
+          *(row[name] for name in ("rack", "machine", "replicas", "leaders")), megabytes(row["bytes"]))
+         for row in rows],
     )  # fmt: skip
 
 

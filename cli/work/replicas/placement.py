@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tidelog.cli.work.replicas.spreading import Part, Target
 from tidelog.model.errors import ErrorCode, TidelogError
 from tidelog.model.ids import TopicPartition
-from tidelog.proto.calls.failure_domains import failure_domains
+from tidelog.proto.calls.failure_domains import failure_domains, machine_of
 
 if TYPE_CHECKING:
     from tidelog import Admin
@@ -26,9 +26,9 @@ class Placed(NamedTuple):
 
 
 def targets_of(brokers: Mapping[int, ClusterBroker], nodes: Iterable[int]) -> list[Target]:
-    """Return these nodes with their racks, or what stands for a rack among all ``brokers``."""
+    """Return these nodes with their machines and racks, or what stands for a rack among all ``brokers``."""
     domains = failure_domains(brokers)
-    return [Target(node, domains[node]) for node in nodes]
+    return [Target(node, domains[node], machine_of(brokers[node])) for node in nodes]
 
 
 class Overview(NamedTuple):

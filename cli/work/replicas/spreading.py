@@ -1,9 +1,9 @@
 """Plans where replicas go: off a broker, or evenly over all, while moving as few bytes as possible. Pure.
 
 If the brokers allow it, a partition never ends on fewer racks than it has, and its replicas are never more crowded in
-one rack. The *weight* of a replica is what it adds to its broker: its bytes, plus a constant, so that empty partitions
-are spread too. Leaders are balanced only by the order of replicas, which moves nothing: first by number, then by bytes
-written per second.
+one rack, nor within it on one machine. The *weight* of a replica is what it adds to its broker: its bytes, plus a
+constant, so that empty partitions are spread too. Leaders are balanced only by the order of replicas, which moves
+nothing: first by number, then by bytes written per second.
 
 Moves from the fullest to the emptiest broker are tried first. If no partition can make such a move, one goes via a
 third broker. Source of the goals: Cruise Control's rack awareness, disk usage distribution and leader replica
@@ -36,6 +36,8 @@ class Target(NamedTuple):
 
     node: int
     rack: str | None
+    machine: str | None = None
+    """What it shares with the other nodes of its machine; ``None``: it is alone there."""
 
 
 class Part(NamedTuple):
@@ -145,7 +147,9 @@ class _Spread:
         self._parts = parts
         self._elsewhere = elsewhere
         self._leaders_elsewhere = leaders_elsewhere
+        targets = tuple(targets)
         self.racks = {target.node: target.rack for target in targets}
+        self._machines = {target.node: target.machine for target in targets if target.machine is not None}
         self.replicas = {at: list(part.replicas) for at, part in sorted(parts.items())}
         self._weights = {at: weight(part) for at, part in parts.items()}
         self._crowds = {at: Counter(self._rack(node) for node in has) for at, has in self.replicas.items()}
@@ -182,7 +186,10 @@ class _Spread:
             self._place(at, [*replicas, self._roomiest(at, needed=count)])
         while len(replicas) > count:
             may_go = replicas[1:] if replicas[0] in self.load else replicas
-            node = max(may_go, key=lambda one: (one not in self.load, crowd[self._rack(one)], self._fill(one)))
+            node = max(
+                may_go,
+                key=lambda one: (one not in self.load, crowd[self._rack(one)], self._near(at, one), self._fill(one)),
+            )
             self._place(at, [one for one in replicas if one != node])
 
     def _roomiest(self, at: TopicPartition, instead: int = -1, needed: int = 0) -> int:
@@ -194,7 +201,12 @@ class _Spread:
                 f"{len(self.load)}, found {needed or len(self.replicas[at])}"
             )
         crowd, left = self._crowds[at], self._rack(instead)
-        return min(free, key=lambda one: (crowd[self._rack(one)] - (self._rack(one) == left), *self._fill(one)))
+        return min(
+            free,
+            key=lambda one: (
+                crowd[self._rack(one)] - (self._rack(one) == left), self._near(at, one, instead), *self._fill(one),
+            ),
+        )  # fmt: skip
 
     def mend_racks(self) -> None:
         """Move replicas of partitions that crowd a rack although another rack has room."""
@@ -215,6 +227,25 @@ class _Spread:
                     break
                 *_, node, target = min(ways)
                 self._move(at, node, target)
+            self._mend_machines(at)
+
+    def _mend_machines(self, at: TopicPartition) -> None:
+        """Move replicas that share a machine to other machines, if their racks allow it."""
+        replicas, crowd = self.replicas[at], self._crowds[at]
+        while len({self._machine(node) for node in replicas}) < len(replicas):
+            ways = [
+                (gain, crowd[self.racks[target]], -self.load[node], *self._fill(target), node, target)
+                for node in replicas
+                if node in self.load
+                for target in self.load
+                if target not in replicas
+                and (gain := self._near(at, target, node) - self._near(at, node)) < 0
+                and self._rack_takes(at, node, self.racks[target])
+            ]
+            if not ways:
+                break
+            *_, node, target = min(ways)
+            self._move(at, node, target)
 
     def even_out(self, low: int, high: int) -> None:
         """Move replicas until each broker's load is between ``low`` and ``high``, or no move helps. Each step lowers
@@ -257,7 +288,7 @@ class _Spread:
         better = bisect_left(held, (gap, _FIRST))
         for position in chain(range(start, enough), range(start - 1, -1, -1), range(enough, better)):
             at: TopicPartition = held[position][1]
-            if target not in self.replicas[at]:
+            if self._may_go(at, source, target):
                 return at
         return None
 
@@ -270,7 +301,7 @@ class _Spread:
                     continue
                 held = self._on[source][self.racks[third]]
                 for weight, at in reversed(held[: bisect_left(held, (gap, _FIRST))]):
-                    if third in self.replicas[at]:
+                    if not self._may_go(at, source, third):
                         continue
                     other = self._like(third, target, weight, at)
                     if other is not None:
@@ -289,7 +320,7 @@ class _Spread:
             at: TopicPartition = held[position][1]
             if found * 2 < weight:
                 return None
-            if at != besides and target not in self.replicas[at]:
+            if at != besides and self._may_go(at, source, target):
                 return at
         return None
 
@@ -314,13 +345,26 @@ class _Spread:
         than before."""
         if at in self._fixed:
             return
-        crowd = self._crowds[at]
         for node in self.replicas[at]:
             if node in self.load:
-                here = self.racks[node]
                 for rack, held in self._on[node].items():
-                    if rack == here or crowd[rack] < crowd[here]:
+                    if self._rack_takes(at, node, rack):
                         yield held
+
+    def _rack_takes(self, at: TopicPartition, node: int, rack: str | None) -> bool:
+        """Return whether a partition's replica may move from a broker to this rack without crowding it more."""
+        here, crowd = self.racks[node], self._crowds[at]
+        return rack == here or crowd[rack] < crowd[here]
+
+    def _may_go(self, at: TopicPartition, source: int, target: int) -> bool:
+        """Return whether a move ends on a broker without this partition, and crowds no machine more than before."""
+        free = target not in self.replicas[at]
+        return free and self._near(at, target, source) <= self._near(at, source)
+
+    def _near(self, at: TopicPartition, node: int, leaving: int = -1) -> int:
+        """Count the partition's replicas on other brokers of this one's machine, but for the one that leaves."""
+        machine = self._machine(node)
+        return sum(self._machine(one) == machine for one in self.replicas[at] if one not in (node, leaving))
 
     def _fill(self, node: int) -> tuple[int, int, int]:
         return self.load.get(node, 0), self._elsewhere.get(node, 0), node
@@ -328,6 +372,9 @@ class _Spread:
     def _rack(self, node: int) -> str | int | None:
         """Return a broker's rack. One that may have no replicas gets its own rack here, because its rack is unknown."""
         return self.racks.get(node, node)
+
+    def _machine(self, node: int) -> str | int:
+        return self._machines.get(node, node)
 
     # --- Leaders ---
 

@@ -14,6 +14,8 @@ ANONYMOUS: Final = "User:ANONYMOUS"
 """The principal of everybody on a listener without authentication."""
 NODE_ID: Final = "{id}"
 """The placeholder for a node's id in ``node.principal.pattern``."""
+MACHINE_ID: Final = "{machine}"
+"""The placeholder for the id of a machine's worker 0, in place of the worker's own."""
 
 AUDIT_KINDS: Final = ("authentication", "denied", "change", "allowed")
 DROP: Final = "drop"
@@ -79,11 +81,11 @@ def format_super_users(users: tuple[str, ...]) -> str:
 
 
 def parse_node_pattern(written: str) -> str | None:
-    """Read a principal that contains ``{id}``. Raises ``ValueError``."""
+    """Read a principal that contains ``{id}`` or ``{machine}``. Raises ``ValueError``."""
     if not written:
         return None
     _check_principal(written)
-    if NODE_ID not in written:
+    if NODE_ID not in written and MACHINE_ID not in written:
         raise ValueError(f"expected {NODE_ID} for a node's id, such as User:CN=node-{NODE_ID}, found {written[:80]!r}")
     return written
 
@@ -127,7 +129,8 @@ class AccessSettings:
     node_principal_pattern: str | None = structured(
         None,
         "The principal of a node by its id, such as User:CN=node-{id}.example; then no other principal may speak "
-        "as that node.",
+        "as that node. With {machine} instead of {id}, the principal of a machine by the id of its first worker, for "
+        "all workers there.",
         read=parse_node_pattern,
         write=format_node_pattern,
         value_type=ValueType.STRING,

@@ -64,7 +64,7 @@ def test_a_worker_has_its_own_id_ports_and_directories() -> None:
         ({"listeners": "CLIENT://h:65500,CONTROLLER://h:1"}, 100, "expected ports of at most 65535"),
         ({"listeners": "CLIENT://h:1,CONTROLLER://h:0"}, 100, "expected a port for CONTROLLER"),
         ({}, 1, "found 9093 for worker 0 and for worker 1: choose another --worker-port-step"),
-        ({"node_principal_pattern": "User:CN=node-{id}"}, 100, "node.principal.pattern: expected none"),
+        ({"node_principal_pattern": "User:CN=node-{id}"}, 100, "expected {machine} instead of {id} with --workers"),
     ],
 )
 def test_what_several_workers_cannot_share_is_refused(settings: dict[str, str], step: int, text: str) -> None:

@@ -33,7 +33,12 @@ Parts = dict[TopicPartition, Part]
 def clusters(draw: st.DrawFn) -> tuple[Parts, list[Target]]:
     nodes = draw(st.integers(2, 7))
     racks = draw(st.integers(0, 3))
-    targets = [Target(node, f"r{node % racks}" if racks else None) for node in range(nodes)]
+    machines = draw(st.sampled_from([0, 2, 3, 4]))
+    targets = [
+        Target(node, f"r{node % machines % racks if machines else node % racks}" if racks else None,
+               f"m{node % machines}" if machines else None)
+        for node in range(nodes)
+    ]  # fmt: skip
     factor = draw(st.integers(1, min(3, nodes)))
     parts = {
         TopicPartition(f"t{number % 2}", number // 2): Part(
@@ -62,6 +67,31 @@ def test_a_plan_keeps_factors_and_breaks_no_rack(found: tuple[Parts, list[Target
         for at, replicas in plan.items():
             assert len(set(replicas)) == len(replicas) == len(parts[at].replicas)
             assert crowding(replicas, racks) <= crowding(parts[at].replicas, racks)
+
+
+@given(clusters(), st.sampled_from([0.0, 0.1, 0.5]))
+def test_a_plan_crowds_no_machine_that_it_can_spare(found: tuple[Parts, list[Target]], tolerance: float) -> None:
+    """Neither more than before, nor while a machine of the same rack has room."""
+    parts, targets = found
+    machines = {target.node: target.machine or str(target.node) for target in targets}
+    racks = {target.node: target.rack for target in targets}
+    for at, replicas in after(parts, rebalanced(parts, targets, tolerance)).items():
+        assert crowding(replicas, machines) <= crowding(parts[at].replicas, machines)
+        used = Counter(machines[node] for node in replicas)
+        for node in replicas:
+            for other in machines.keys() - set(replicas):
+                better = used[machines[other]] + 1 < used[machines[node]]
+                assert not (better and racks[other] == racks[node]), (replicas, node, other)
+
+
+def test_what_leaves_or_comes_goes_to_another_machine_of_the_rack() -> None:
+    targets = [Target(node, "a", f"m{node % 1000}") for node in (1, 1001, 2, 1002, 3, 1003)]
+    at = TopicPartition("t", 0)
+    parts = {at: Part((1, 2), 1), TopicPartition("u", 0): Part((3, 1003), 1 << 40)}
+    assert {node % 1000 for node in drained(parts, targets, [2])[at]} == {1, 2}, "the other worker of machine 2"
+    assert {node % 1000 for node in resized(parts, targets, "t", 3)[at]} == {1, 2, 3}, "though machine 3 is full"
+    crowded = {at: Part((1, 1001, 2, 1002), 1)}
+    assert {node % 1000 for node in resized(crowded, targets, "t", 2)[at]} == {1, 2}
 
 
 def test_racks_come_before_bytes() -> None:

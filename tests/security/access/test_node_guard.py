@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,14 @@ def test_a_nodes_principal_speaks_for_that_node_alone() -> None:
     answer, reached = asked(guard, HEARTBEAT, "User:CN=node-1.example")
     assert (answer.error, reached) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, False)
     assert "expected User:CN=node-2.example to speak as node 2" in answer.error_message
+
+
+def test_a_machines_principal_speaks_for_its_workers_alone() -> None:
+    made = config(node_principal_pattern="User:CN=node-{machine}.example")
+    guard = NodeGuard(AccessControl(made), made.node_principal_pattern)
+    for node, machine, admitted in ((2, 2, True), (1002, 2, True), (3002, 2, True), (1003, 2, False), (1002, 1, False)):
+        request = replace(HEARTBEAT, node_id=NodeId(node))
+        assert asked(guard, request, f"User:CN=node-{machine}.example")[1] is admitted, (node, machine)
 
 
 class Follower:
