@@ -301,7 +301,7 @@ DAMAGED_ANSWERS: Final = _own(
 
 CLEANER_SINCE_RUN: Final = _cleaner_manager(
     "time-since-last-run-ms",
-    "Time since the cleaner last looked for logs to compact; far over log.cleaner.backoff.ms, the cleaner has stopped.",
+    "Time since the cleaner last looked for logs to compact, or compacted a piece of one.",
 )
 CLEANER_DIRTY: Final = _cleaner_manager("max-dirty-percent", "Uncompacted share of the dirtiest compacted log.")
 CLEANER_UNCLEANABLE: Final = _cleaner_manager(
@@ -312,7 +312,10 @@ CLEANER_UNCLEANABLE: Final = _cleaner_manager(
 CLEANER_UNCLEANABLE_BYTES: Final = _cleaner_manager(
     "uncleanable-bytes", "Uncompacted bytes in those logs.", "logDirectory"
 )
-CLEANER_DEAD: Final = _cleaner("DeadThreadCount", "1 if the cleaner's task has ended, else 0.")
+CLEANER_DEAD: Final = _cleaner(
+    "DeadThreadCount",
+    "1 if the cleaner's task has ended, or has done nothing for five minutes beyond its backoff; else 0.",
+)
 CLEANER_RECOPY: Final = _cleaner("cleaner-recopy-percent", "Share of the bytes read that the last pass wrote back.")
 CLEANER_TIME: Final = _cleaner("max-clean-time-secs", "How long the last pass took.")
 CLEANER_DELAY: Final = _cleaner("max-compaction-delay-secs", "Most by which any log exceeds max.compaction.lag.ms.")
@@ -408,12 +411,14 @@ AUDIT_TOPIC_WAITING: Final = _own(
 UPTIME: Final = _own("uptime_seconds", GAUGE, "Time since the node's start.")
 CLOCK: Final = _own("clock_seconds", GAUGE, "The node's clock, since 1970; nodes' clocks should agree within a second.")
 LOOP_BUSY: Final = _own(
-    "loop_busy_seconds", COUNTER, "Processor time that the event loop's thread has used; its rate is the busy share."
+    "loop_busy_seconds",
+    COUNTER,
+    "Time that the event loop's thread has run, or waited for a processor; its rate is the busy share.",
 )
 LOOP_BUSY_RATIO: Final = _own(
     "loop_busy_ratio",
     GAUGE,
-    "Share of a processor that this thread used since the last scrape, 0 to 1; near 1, add nodes.",
+    "Busy share of this thread since the last scrape, 0 to 1; near 1, add nodes.",
 )
 
 GROUPS: Final = _groups("NumGroups", "Groups that this node coordinates.")

@@ -144,8 +144,8 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """One reading of a node's metrics page, by exported name. ``busy``: the share of a processor that its event loop
-    used between two readings (0 to 1). ``clock_ahead_s``: how far the node's clock is ahead of the reader's, within
+    """One reading of a node's metrics page, by exported name. ``busy``: the busy share of its event loop
+    between two readings (0 to 1). ``clock_ahead_s``: how far the node's clock is ahead of the reader's, within
     ``clock_error_s``. Either is ``None`` if it was not measured."""
 
     node: int

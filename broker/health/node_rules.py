@@ -16,7 +16,7 @@ DISK_CRITICAL: Final = 0.05
 """Shares of free disk space. A node stops when its last log directory is full."""
 BUSY_WARNING: Final = 0.7
 BUSY_CRITICAL: Final = 0.9
-"""Shares of a processor used by the event loop; Kafka's usual alert is ``RequestHandlerAvgIdlePercent`` < 0.3."""
+"""Shares of time; Kafka's usual alert is ``RequestHandlerAvgIdlePercent`` < 0.3."""
 CLOCK_WARNING_S: Final = 1.0
 CERTIFICATE_WARNING_DAYS: Final = 14
 CERTIFICATE_CRITICAL_DAYS: Final = 3
@@ -75,7 +75,7 @@ def _damaged(facts: Facts) -> Iterator[Found]:
 def _cleaner(facts: Facts) -> Iterator[Found]:
     for node in _nodes(facts):
         if node.total(m.CLEANER_DEAD):
-            yield Found(_CRITICAL, f"node {node.node}: the log cleaner has stopped", (f"node {node.node}",))
+            yield Found(_CRITICAL, f"node {node.node}: the log cleaner has stopped, or hangs", (f"node {node.node}",))
         if count := int(node.total(m.CLEANER_UNCLEANABLE)):
             text = f"node {node.node}: the cleaner skips {counted(count, 'log')} after a failure"
             yield Found(_WARNING, text, (f"node {node.node}",))
@@ -84,7 +84,7 @@ def _cleaner(facts: Facts) -> Iterator[Found]:
 def _busy(facts: Facts) -> Iterator[Found]:
     for node in _nodes(facts):
         if node.busy is not None and node.busy > BUSY_WARNING:
-            text = f"node {node.node}: the event loop uses {100 * node.busy:.0f} % of a processor"
+            text = f"node {node.node}: the event loop is busy {100 * node.busy:.0f} % of the time"
             yield Found(_CRITICAL if node.busy > BUSY_CRITICAL else _WARNING, text, (f"node {node.node}",))
 
 
@@ -187,7 +187,7 @@ RULES: Final = (
         "cleaner",
         ("nodes",),
         "compacted topics, including committed offsets, grow without bound",
-        "look at the node's log for the failure, then restart the node",
+        "look at the node's log and at its disks, then restart the node",
         _cleaner,
         (
             Alert(
@@ -195,7 +195,7 @@ RULES: Final = (
                 _CRITICAL,
                 f"{m.CLEANER_DEAD.exported} > 0",
                 "1m",
-                "{{ $labels.instance }}: the log cleaner has stopped",
+                "{{ $labels.instance }}: the log cleaner has stopped, or hangs",
             ),
             Alert(
                 "TidelogLogsUncleanable",
@@ -210,7 +210,8 @@ RULES: Final = (
         "loop-busy",
         ("nodes",),
         "one event loop serves everything on a node; near 100 % every request waits",
-        "add nodes and `tidelog rebalance`; `tidelog plan` says how many",
+        "see that other programs leave the node a processor; add nodes and `tidelog rebalance`; "
+        "`tidelog plan` says how many",
         _busy,
         (
             Alert(
@@ -218,14 +219,14 @@ RULES: Final = (
                 _WARNING,
                 f"rate({m.LOOP_BUSY.exported}[5m]) > {BUSY_WARNING}",
                 "15m",
-                "{{ $labels.instance }}: the event loop uses {{ $value | humanizePercentage }} of a processor",
+                "{{ $labels.instance }}: the event loop is busy {{ $value | humanizePercentage }} of the time",
             ),
             Alert(
                 "TidelogLoopSaturated",
                 _CRITICAL,
                 f"rate({m.LOOP_BUSY.exported}[5m]) > {BUSY_CRITICAL}",
                 "5m",
-                "{{ $labels.instance }}: the event loop uses {{ $value | humanizePercentage }} of a processor",
+                "{{ $labels.instance }}: the event loop is busy {{ $value | humanizePercentage }} of the time",
             ),
         ),
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from tidelog.broker.logs.io_pace import IoPace
 from tidelog.model.classes.frozen import dataclass
@@ -21,6 +22,9 @@ from tidelog.storage.disk.log_errors import LogDirFailed
 from tidelog.storage.log.cleaner import Candidate, LogCleaner, Uncleanable
 from tidelog.storage.log.log import Log
 from tidelog.storage.log.log_manager import LogManager
+
+STUCK_MS: Final = 300_000
+"""How long a slice may take beyond the backoff. A disk that does not answer keeps its thread for good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class LogCleaning:
         self._logs = logs
         self._clock = clock
         self._run_blocking = run_blocking
-        self._looked_ms = clock.monotonic_ms()
+        self._moved_ms = clock.monotonic_ms()
         self.cleaner = LogCleaner(logs, high_watermark_of)
         self.last = LastPass()
         self.passes = 0
@@ -60,9 +64,14 @@ class LogCleaning:
         """Over all passes."""
 
     @property
-    def since_look_ms(self) -> int:
-        """Time since the last search for logs to clean. Far more than the backoff means that cleaning has stopped."""
-        return self._clock.monotonic_ms() - self._looked_ms
+    def since_moved_ms(self) -> int:
+        """Time since the last search for logs to clean, or the last slice."""
+        return self._clock.monotonic_ms() - self._moved_ms
+
+    @property
+    def dead(self) -> bool:
+        """Return whether the task has ended, or hangs in a slice. The end of the task also stops the node."""
+        return not self.running or self.since_moved_ms > self._settings().log_cleaner_backoff_ms + STUCK_MS
 
     def uncleanable(self) -> list[Uncleanable]:
         """Return the logs that compaction skips, for each log directory in service."""
@@ -81,7 +90,7 @@ class LogCleaning:
 
     async def clean_dirtiest(self) -> bool:
         """Clean the dirtiest logs, up to ``log.cleaner.threads`` concurrently. Returns whether there was one."""
-        self._looked_ms = self._clock.monotonic_ms()
+        self._moved_ms = self._clock.monotonic_ms()
         config = self._settings()
         due = self.cleaner.due(self._clock.now_ms())[: config.log_cleaner_threads]
         if not due:
@@ -132,6 +141,7 @@ class LogCleaning:
                 except (OSError, CorruptBatch) as error:
                     self.cleaner.failed(log, cleaning, error)
                     return False
+                self._moved_ms = self._clock.monotonic_ms()
                 if not self.cleaner.advance(log, cleaning):
                     break
                 more = cleaning.counts.bytes_moved - moved

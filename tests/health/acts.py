@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from tidelog.chaos.disk.shim_build import fault_shim
 from tidelog.cli.local.cluster import LocalCluster, LocalNode
 from tidelog.cli.local.secured import DIRECTORY
 from tidelog.cli.work import certificates, local_security
+from tidelog.proto.kafka.messages import request_frame
 from tidelog.security.authority import Authority
 from tidelog.testing.kafka_requests import log_in
 
@@ -33,6 +35,8 @@ STRANGER: Final = 9
 LINK: Final = "dr"
 OPEN: Final = "OPEN"
 GUESSERS: Final = 8
+ASKERS: Final = 4
+METADATA: Final = 3
 HOSTS: Final = ("127.0.0.1", "localhost")
 
 
@@ -264,6 +268,19 @@ def fill(name: str, node: int, free: float) -> Act:
     return act
 
 
+def stallable(node: int, name: str) -> Act:
+    """Before the start: the disk can stop answering for the files of one topic."""
+
+    def act(stage: Stage) -> None:
+        _shim(stage, node, stage.cluster.node(node).data_dir / f"{name}-0")
+
+    return act
+
+
+def stall(node: int) -> Act:
+    return lambda stage: stage.faults[node].stall()
+
+
 # --- Limits of the process ---
 
 
@@ -277,6 +294,25 @@ def few_files(node: int, share: float) -> Act:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (most, hard))
 
     return act
+
+
+def storm(node: int) -> Act:
+    """Ask for the topics, over and over, and more than the node can answer."""
+    pieces = [request_frame(METADATA, 4, number, {"topics": None}) for number in range(1_000)]
+
+    def ask(port: int, stage: Stage) -> None:
+        with socket.create_connection((HOSTS[0], port), READY_S) as plain:
+            plain.setblocking(False)
+            left = memoryview(b"".join(pieces))
+            sent = 0
+            while not stage.over.is_set():
+                read, write, _ = select.select([plain], [plain], [], 1)
+                if read:
+                    assert plain.recv(2**20), "the node closed the connection"
+                if write:
+                    sent = (sent + plain.send(left[sent:])) % len(left)
+
+    return lambda stage: [stage.run(partial(ask, stage.cluster.node(node).ports.kafka, stage)) for _ in range(ASKERS)]
 
 
 # --- Certificates and logins ---

@@ -1,7 +1,7 @@
 """Records what nodes export while a cluster of real processes has one trouble or another, and in a rolling restart.
 
 ``./dev run python -m tests.health.recording`` writes the files of ``recordings/`` anew, or those that are named. It
-takes three and a half hours, less if you run it several times at once, each with some names. The tests judge the alerts
+takes four hours, less if you run it several times at once, each with some names. The tests judge the alerts
 by them (``test_recorded_drills.py``).
 """
 
@@ -49,8 +49,11 @@ from .acts import (
     shimmed,
     slow_follower,
     small_disk,
+    stall,
+    stallable,
     start,
     stop_link,
+    storm,
     topic,
     write,
 )  # fmt: skip
@@ -141,6 +144,27 @@ DRILLS: Final[dict[str, Drill]] = {
         ],
         before=[second_directory(2), shimmed(3)],
     ),
+    "stuck-cleaner": Drill(
+        510,
+        [
+            (
+                5,
+                topic(
+                    "compact",
+                    1,
+                    cleanup_policy="compact",
+                    segment_bytes=str(SEGMENT_BYTES),
+                    min_cleanable_dirty_ratio="0.01",
+                ),
+            ),
+            (6, write("compact", 3 * SEGMENT_BYTES // 1_000)),
+            (60, stall(1)),
+        ],
+        {"log.cleaner.io.max.bytes.per.second": "20000"},
+        nodes=1,
+        before=[stallable(1, "compact")],
+    ),
+    "busy-loop": Drill(1_320, [(60, storm(1))], nodes=1),
     "few-files": Drill(390, [(60, few_files(1, 0.83))], nodes=1),
     "full-disk": Drill(
         1_170,

@@ -60,6 +60,8 @@ FIRES: dict[str, dict[str, int]] = {
         "TidelogDamagedRecords": 60 + 300,
         "TidelogUnderReplicated": 60 + 300,
     },
+    "stuck-cleaner": {"TidelogCleanerDead": 60 + 300 + 60},
+    "busy-loop": {"TidelogLoopSaturated": 60 + 270 + 300, "TidelogLoopBusy": 60 + 210 + 900},
     "few-files": {"TidelogOpenFiles": 60 + 300},
     "full-disk": {"TidelogDiskFillsUp": 60 + 900, "TidelogDiskAlmostFull": 1_020 + 60},
     "undecided": {"TidelogPreparedTransaction": 5 + 3_600},

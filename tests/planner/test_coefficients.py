@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidelog.cli.failure import CommandFailed
 from tidelog.cli.work.planner.coefficients import fitted, load, node_rates, non_negative_least_squares, save
-from tidelog.cli.work.planner.demand import Demand
+from tidelog.cli.work.planner.demand import LIMITS, Demand
 from tidelog.cli.work.planner.measuring import CHECKS, LOADS, Load, Seen, kept_pace
 from tidelog.cli.work.planner.model import rates
 from tidelog.cli.work.planner.shipped import SHIPPED
@@ -35,6 +35,13 @@ ENCRYPTED = [
     for given_, plain, tls in map(json.loads, RECORDED.with_name("capacity_tls.jsonl").read_text().splitlines())
 ]
 """The same load at the same time on a cluster without TLS and on one with it."""
+BOUND = [
+    (Load(*given_), Seen(*seen), run, kind)
+    for given_, seen, run, kind in map(
+        json.loads, RECORDED.with_name("capacity_bound.jsonl").read_text(encoding="utf-8").splitlines()
+    )
+]
+"""Nodes that get a processor whenever they want one, up to their bound. Each run had a new cluster."""
 PROCESSOR = (
     "idle_cores", "append_s", "append_shared_s", "copy_s", "copy_shared_s", "send_s", "send_shared_s", "append_mb_s",
     "replicate_mb_s", "read_mb_s", "tls_in_mb_s", "base_bytes",
@@ -56,9 +63,34 @@ def test_loads_that_were_not_fitted_are_predicted_within_a_quarter() -> None:
             assert SHIPPED.predicted(seen) == pytest.approx(seen.cores, rel=0.25)
         else:
             assert SHIPPED.predicted(seen) > seen.cores, "merged batches cost less; the plan is on the safe side"
-        assert SHIPPED.memory_bytes(seen.cores / seen.nodes) == pytest.approx(seen.memory_bytes, rel=0.15)
+        predicted = SHIPPED.memory_bytes(seen.cores / seen.nodes, node_rates(seen).mb_s)
+        assert predicted == pytest.approx(seen.memory_bytes, rel=0.15)
         assert seen.replicated_mb == pytest.approx((seen.copies - 1) * seen.append_mb, rel=0.05), "between nodes"
         assert seen.read_mb == pytest.approx(seen.readers * seen.append_mb, rel=0.05)
+
+
+def test_loads_near_the_bound_are_predicted_within_a_quarter() -> None:
+    """Costs are fitted to other loads of the same hour. If readers fall behind, a load costs less than predicted, so
+    only those near the bound have an upper one. A node keeps the memory of its busiest time."""
+    costs = fitted([seen for _, seen, _, kind in BOUND if kind == "fit"], SHIPPED, "")
+    assert asdict(costs)["busy_bytes"] == pytest.approx(SHIPPED.busy_bytes, rel=1e-3)
+    assert asdict(costs)["stream_bytes"] == pytest.approx(SHIPPED.stream_bytes, rel=1e-3)
+    near = 0
+    for given_, seen, run, kind in BOUND:
+        assert kept_pace(given_, seen)
+        cores, predicted = seen.cores / seen.nodes, costs.predicted(seen) / seen.nodes
+        most_mb_s = max(node_rates(other).mb_s for _, other, its, _ in BOUND if its == run)
+        if node_rates(seen).mb_s == most_mb_s:
+            for one in (costs, SHIPPED):
+                assert one.memory_bytes(predicted, most_mb_s) == pytest.approx(seen.memory_bytes, rel=0.15)
+        if kind == "check":
+            assert seen.replicated_mb == pytest.approx((seen.copies - 1) * seen.append_mb, rel=0.05), "between nodes"
+            assert seen.read_mb == pytest.approx(seen.readers * seen.append_mb, rel=0.05)
+            assert predicted >= 0.75 * cores
+            if cores > LIMITS["processor"]:
+                near += 1
+                assert predicted <= 1.25 * cores
+    assert near >= 2
 
 
 def test_the_costs_of_tls_are_those_of_the_recorded_loads() -> None:
@@ -88,9 +120,10 @@ def test_encrypted_loads_that_were_not_fitted_are_predicted_within_a_quarter() -
 
 
 def test_bytes_on_disk_are_predicted_within_two_in_a_hundred() -> None:
-    for given_, seen in POINTS:
+    for given_, seen in [*POINTS, *((given_, seen) for given_, seen, _, _ in BOUND)]:
         if given_.batches:
-            demand = Demand(record_bytes=1_000, batch_records=given_.batch_bytes // 1_000)
+            size = min(given_.record_bytes, given_.batch_bytes)
+            demand = Demand(record_bytes=size, batch_records=given_.batch_bytes // size)
             expected = rates(demand, SHIPPED).bytes_a_record * demand.batch_records * seen.batches / 1e6
             assert seen.append_mb == pytest.approx(expected, rel=0.02)
 

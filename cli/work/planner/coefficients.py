@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 SHARED_FROM: Final = 100.0
 """From this many batches per second on a node, batches share wake-ups of the event loop, so one more costs less."""
+SENT_LEAST: Final = 0.4
+"""Readers that keep up get each batch by itself, so it costs at least this share of one that is sent alone. If they
+fall behind, they get several at once, and a fit would find further batches free: ``bench/capacity_bound.jsonl``."""
 LOADS_LEAST: Final = 12
 
 
@@ -50,6 +53,8 @@ class Coefficients:
     base_bytes: float
     busy_bytes: float
     """Memory of a node whose event loop is busy all the time beyond an idle one, without page cache."""
+    stream_bytes: float
+    """Memory for each megabyte per second that a node takes in or sends to groups."""
     replica_bytes: float
     connection_bytes: float
     connection_tls_bytes: float
@@ -67,10 +72,10 @@ class Coefficients:
         )  # fmt: skip
         return sum(cost * value for cost, value in zip(costs, rates.row(), strict=True))
 
-    def memory_bytes(self, cores: float) -> float:
-        """Return the memory of a node that uses this much of its processor, without replicas, connections and page
-        cache."""
-        return self.base_bytes + self.busy_bytes * min(cores, 1.0)
+    def memory_bytes(self, cores: float, mb_s: float) -> float:
+        """Return the memory of a node that uses this much of its processor for :meth:`NodeRates.mb_s`, without
+        replicas, connections and page cache."""
+        return self.base_bytes + self.busy_bytes * min(cores, 1.0) + self.stream_bytes * mb_s
 
     def tls_cores(self, rates: NodeRates, *, clients: bool, nodes: bool) -> float:
         """Return what TLS adds to that, on the connections of clients and between nodes."""
@@ -98,6 +103,11 @@ class NodeRates(NamedTuple):
     append_mb: float
     replicated_mb: float
     read_mb: float
+
+    @property
+    def mb_s(self) -> float:
+        """Megabytes per second taken in and sent to groups."""
+        return self.append_mb + self.replicated_mb + self.read_mb
 
     def row(self) -> tuple[float, ...]:
         """Return the factors of the processor time coefficients."""
@@ -137,7 +147,7 @@ _PARTS: Final = (
 
 
 def fitted(loads: Sequence[Seen], before: Coefficients, source: str) -> Coefficients:
-    """Fit processor time coefficients by non-negative least squares, relative to each load's own time; keep the others.
+    """Fit processor time by non-negative least squares, relative to each load's own time, and memory; keep the others.
 
     Raises :class:`CommandFailed` if there are too few loads, or they do not cover everything.
     """
@@ -154,6 +164,11 @@ def fitted(loads: Sequence[Seen], before: Coefficients, source: str) -> Coeffici
     idle, append, append_more, copy, copy_more, send, send_more, append_mb, replicate, read = (
         non_negative_least_squares(rows, wanted)
     )
+    base = min(seen.memory_bytes for seen in loads)
+    busy, stream = non_negative_least_squares(
+        [[min(seen.cores / seen.nodes, 1.0), node_rates(seen).mb_s] for seen in loads],
+        [seen.memory_bytes - base for seen in loads],
+    )
     return replace(
         before,
         idle_cores=idle,
@@ -162,12 +177,14 @@ def fitted(loads: Sequence[Seen], before: Coefficients, source: str) -> Coeffici
         copy_s=copy,
         copy_shared_s=min(copy_more, copy),
         send_s=send,
-        send_shared_s=min(send_more, send),
+        send_shared_s=min(max(send_more, SENT_LEAST * send), send),
         append_mb_s=append_mb,
         replicate_mb_s=replicate,
         read_mb_s=read,
         tls_in_mb_s=append_mb * before.tls_in_mb_s / before.append_mb_s,
-        base_bytes=min(seen.memory_bytes for seen in loads),
+        base_bytes=base,
+        busy_bytes=busy,
+        stream_bytes=stream,
         source=source,
     )
 

@@ -127,7 +127,11 @@ def fitted_to_cluster(found: Sequence[Interval], before: Coefficients, source: s
     ]
     factors = non_negative_least_squares(rows, [1.0] * len(rows))
     scaled = {name: getattr(before, name) * factors[-1] for name in WORK}
-    least = min(one.rest_bytes - before.busy_bytes * min(cores, 1.0) for one, cores in zip(found, used, strict=True))
+    more = replace(before, base_bytes=0.0)
+    least = min(
+        one.rest_bytes - more.memory_bytes(cores, node_rates(one.seen).mb_s)
+        for one, cores in zip(found, used, strict=True)
+    )
     return replace(before, **scaled, idle_cores=idle * factors[0], base_bytes=max(0.0, least), source=source)
 
 

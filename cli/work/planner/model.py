@@ -104,7 +104,7 @@ def uses(demand: Demand, machine: Machine, costs: Coefficients, nodes: int, away
     cache = load.peak_mb_s * 1e6 * demand.cached_minutes * 60 * demand.copies / left
     kept = kept_bytes(demand, costs)
     disk = (kept + partitions * segment_bytes(demand, costs, partitions)) * demand.copies / left
-    memory = costs.memory_bytes(cores) + replicas * costs.replica_bytes
+    memory = costs.memory_bytes(cores, each_node.mb_s) + replicas * costs.replica_bytes
     memory += demand.connections * each / left + min(cache, disk)
     share = machine.nodes_per_machine
     network = machine.network_mb_s / share

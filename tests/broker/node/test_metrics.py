@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -15,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import until
 from tidelog import Admin, ClientQuotaEntity, NewTopic, OffsetAndMetadata, TopicPartition
 from tidelog.broker.metrics import ALL_METRICS, AUTHENTICATIONS_REFUSED, GROUP_PARTITIONS_BEHIND, TLS_EXPIRY
+from tidelog.broker.node.metric_sources import SCHEDULED, busy_time_s
 from tidelog.client.errors import SaslAuthenticationError, TopicAuthorizationFailedError
 from tidelog.model.link_position import GROUP_PREFIX, Position
 from tidelog.proto.calls.api import ConfigResource
@@ -94,6 +97,22 @@ def test_free_disk_and_the_loops_busy_share(cluster: Cluster) -> None:
         assert after["tidelog_loop_busy_seconds_total"] - found["tidelog_loop_busy_seconds_total"] < passed_s + 0.1
         time.sleep(0.5)
         assert values(scrape(cluster))["tidelog_loop_busy_ratio"] < 0.9, "it slept"
+
+
+@pytest.mark.skipif(not Path(SCHEDULED).exists(), reason="only Linux tells how long a thread waited for a processor")
+def test_a_thread_that_waits_for_a_processor_is_busy() -> None:
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    other = subprocess.Popen([sys.executable, "-c", "while True: pass"])  # on the same processor
+    try:
+        began_s, busy_s, used_s = time.monotonic(), busy_time_s(), time.thread_time()
+        while (waited_s := busy_time_s() - busy_s - (time.thread_time() - used_s)) < 0.1:
+            assert time.monotonic() - began_s < 60
+        assert waited_s <= time.monotonic() - began_s
+    finally:
+        other.kill()
+        other.wait()
+        os.sched_setaffinity(0, mine)
 
 
 def test_figures_move_with_what_happens(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.storage.conftest import MakeBatch, Store
 from tests.storage.producers.test_transaction_index import marker, put
-from tidelog.broker.logs.log_cleaning import LogCleaning
+from tidelog.broker.logs.log_cleaning import STUCK_MS, LogCleaning
 from tidelog.model.ids import TopicId
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.topic_config import TopicConfig
@@ -117,15 +117,48 @@ async def test_it_looks_again_after_the_backoff_and_no_sooner(task: Task, batch:
     await asyncio.sleep(0.01)
     assert task.manager.clean_offset(log) == -1
     task.store.clock.ms += 7
-    assert task.cleaning.since_look_ms == task.store.clock.ms - looked
+    assert task.cleaning.since_moved_ms == task.store.clock.ms - looked
     async with asyncio.timeout(100):
         while task.manager.clean_offset(log) < 0:
             await asyncio.sleep(0.01)
-    assert task.cleaning.since_look_ms == 0
+    assert task.cleaning.since_moved_ms == 0
     assert task.cleaning.running
     running.cancel()
     await asyncio.wait((running,))
     assert not task.cleaning.running
+
+
+async def test_a_disk_that_does_not_answer_is_told(task: Task, batch: MakeBatch) -> None:
+    log = task.log("a", batch)
+    task.set(log_cleaner_io_buffer_size=4096)
+    answers = asyncio.Event()
+    work = task.run_blocking
+
+    async def hang(step: Callable[[], None]) -> None:
+        await work(step)
+        if task.slices > 3:
+            await answers.wait()
+
+    task.cleaning._run_blocking = hang
+    running = asyncio.create_task(task.cleaning.run())
+    allowed_ms = STUCK_MS + task.config.log_cleaner_backoff_ms
+    async with asyncio.timeout(100):
+        while task.slices <= 3:
+            task.store.clock.ms += 1_000
+            await asyncio.sleep(0)
+    assert task.cleaning.since_moved_ms < 10_000, "each slice counts"
+    task.store.clock.ms += allowed_ms - task.cleaning.since_moved_ms
+    assert not task.cleaning.dead
+    task.store.clock.ms += 1
+    assert task.cleaning.dead
+    answers.set()
+    async with asyncio.timeout(100):
+        while task.manager.clean_offset(log) < 0:
+            await asyncio.sleep(0)
+    assert not task.cleaning.dead
+    running.cancel()
+    await asyncio.wait((running,))
+    assert task.cleaning.dead
 
 
 async def test_the_rate_is_kept(task: Task, batch: MakeBatch) -> None:
