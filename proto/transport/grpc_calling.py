@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import grpc
@@ -50,7 +51,7 @@ from tidelog.proto.transport.network import (
     StreamKind,
     TlsRefused,
 )
-from tidelog.proto.transport.tcp_streams import ASK, OFFER, Wire, take_offer
+from tidelog.proto.transport.tcp_streams import ASK, OFFER, TcpFrameStream, take_offer
 from tidelog.security.tls_store import TlsStore
 
 R = TypeVar("R", bound=Response)
@@ -67,8 +68,6 @@ _CONTROL_CALLS: Final[frozenset[type[Request[Any]]]] = frozenset(
     (BrokerHeartbeatRequest, FetchMetadataRequest, RegisterBrokerRequest)
 )
 """A connection whose first use is one of these, or Raft, carries control traffic and no data."""
-_REASON_S: Final = 0.5
-"""Time to wait for gRPC's reason why a stream over TCP has ended."""
 _NO_GRPC: Final = "Failed parsing HTTP/2"
 """gRPC's message for a server that answers in another protocol."""
 
@@ -203,7 +202,7 @@ class GrpcConnection:
                 call.cancel()
                 raise
             if wire is not None:
-                return _TcpFrameStream(self.address, call, wire)
+                return TcpFrameStream(self.address, _Opening(self.address, call), wire)
         return _GrpcFrameStream(self.address, call)
 
     async def close(self) -> None:
@@ -304,32 +303,20 @@ class _GrpcFrameStream:
         self._call.cancel()
 
 
-class _TcpFrameStream:
-    def __init__(self, address: Address, call: Any, wire: Wire) -> None:
+class _Opening:
+    """Implements :class:`tidelog.proto.transport.tcp_streams.OpeningStream`."""
+
+    def __init__(self, address: Address, call: Any) -> None:
         self._address = address
         self._call = call
-        self._wire = wire
-        call.add_done_callback(lambda _: wire.close("the stream of gRPC has ended"))
+        self.close = call.cancel
 
-    async def send(self, frame: Frame) -> None:
-        try:
-            await self._wire.write(frame)
-        except ConnectionLost as lost:
-            raise ConnectionLost(f"{self._address}: {lost}") from None
+    def on_end(self, ended: Callable[[], None]) -> None:
+        self._call.add_done_callback(lambda _: ended())
 
-    async def receive(self) -> memoryview:
-        if (frame := await self._wire.read()) is not None:
-            return frame
-        try:
-            async with asyncio.timeout(_REASON_S):
-                code, detail = await self._call.code(), await self._call.details()
-        except TimeoutError:
-            raise ConnectionLost(f"{self._address}: {self._wire.end}") from None
-        raise _refused(self._address, code, detail or self._wire.end, "stream")
-
-    def close(self) -> None:
-        self._wire.close()
-        self._call.cancel()
+    async def lost(self, otherwise: str) -> OSError:
+        code, detail = await self._call.code(), await self._call.details()
+        return _refused(self._address, code, detail or otherwise, "stream")
 
 
 def _cancelled(address: Address) -> BaseException:

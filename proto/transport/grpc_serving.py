@@ -443,9 +443,9 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic in
             await context.send_initial_metadata(ACCEPTED)
             yield pipe
             return
-        async with self._tcp.ticket(pipe) as ticket:
-            await context.send_initial_metadata((*ACCEPTED, *ticket.metadata))
-            yield await ticket.chosen()
+        offering = self._tcp.accepted(pipe, lambda offer: context.send_initial_metadata((*ACCEPTED, *offer)))
+        async with offering as chosen:
+            yield chosen
 
     @asynccontextmanager
     async def _aborting(self, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:

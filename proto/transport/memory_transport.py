@@ -14,6 +14,7 @@ import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar, cast
 
@@ -27,18 +28,21 @@ from tidelog.proto.transport.network import (
     ConnectionLost,
     Frame,
     FrameSession,
+    FrameStream,
     Server,
     Service,
     SessionFactory,
     StreamKind,
 )
-from tidelog.proto.transport.pump import serve_stream
+from tidelog.proto.transport.pump import FramePipe, serve_stream
+from tidelog.proto.transport.tcp_streams import OFFER, TcpFrameStream, TcpStreams, take_offer
 from tidelog.security.session import UNSECURED, Session
 
 R = TypeVar("R", bound=Response)
 
 FRAMES_QUEUED_MAX: Final = 64
 UNANSWERED_MAX: Final = 64
+TCP_FRAME_BYTES_MAX: Final = 1 << 24
 _FIRST_PORT: Final = 20_000
 
 log = logging.getLogger(__name__)
@@ -260,6 +264,9 @@ class MemoryNetwork:
         """The login token for each listener that issued one: calls and streams carry it."""
         self.dead = False
 
+        self.bind_tcp: Callable[[], TcpStreams] | None = None
+        """If set, followers' streams go over TCP where both ends have it. Called to listen for them."""
+
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
         return _MemoryServer(self, listener, address, service)
 
@@ -279,6 +286,8 @@ class _MemoryServer:
         self._tasks: dict[asyncio.Future[Any], None] = {}
         self.closed = False
         self.address = network.fabric._bind(self, address)
+        bind_tcp = network.bind_tcp if StreamKind.REPLICA_FETCH in service.streams else None
+        self.tcp = None if bind_tcp is None else bind_tcp()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, context=self.network.context)
@@ -297,6 +306,8 @@ class _MemoryServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(list(self._tasks))
+        if self.tcp is not None:
+            await self.tcp.close()
 
 
 class MemoryConnection:
@@ -338,8 +349,9 @@ class MemoryConnection:
         finally:
             self._forget(wire)
 
-    async def open(self, kind: StreamKind, *, timeout_s: float) -> _MemoryFrameStream:
+    async def open(self, kind: StreamKind, *, timeout_s: float) -> FrameStream:
         fabric = self._fabric
+        asks_tcp = self._network.bind_tcp is not None and kind is StreamKind.REPLICA_FETCH
         wire = self._wire(kind.value)
         token = self._network.logins.get(self.address)
         accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -366,17 +378,31 @@ class MemoryConnection:
             if factory is None:
                 refused(f"listener {server.listener} serves no {kind.value} stream")
                 return
-            server.spawn(_serve_session(pair, factory, _Caller(server, self._network, token)))
-            fabric.deliver(wire, False, lambda: None if accepted.done() else accepted.set_result(None))
+
+            def accept(offer: str) -> None:
+                fabric.deliver(wire, False, lambda: None if accepted.done() else accepted.set_result(offer))
+
+            tcp = server.tcp if asks_tcp else None
+            server.spawn(_serve_session(pair, factory, _Caller(server, self._network, token), tcp, accept))
+            if tcp is None:
+                accept("")
 
         fabric.deliver(wire, True, arrive)
         try:
             async with asyncio.timeout(timeout_s):
-                await accepted
+                offer: str = await accepted
         except TimeoutError:
             fabric.close_wire(wire, "not accepted in time")
             raise ConnectionLost(f"{self.address}: {kind.value} stream not accepted in {timeout_s} s") from None
-        return _MemoryFrameStream(pair, self.address)
+        stream = _MemoryFrameStream(pair, self.address)
+        if not offer:
+            return stream
+        try:
+            over_tcp = await take_offer(offer, self.address, None, TCP_FRAME_BYTES_MAX)
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        return stream if over_tcp is None else TcpFrameStream(self.address, stream, over_tcp)
 
     async def close(self) -> None:
         for wire in list(self._open):
@@ -449,6 +475,7 @@ class _End:
         """Frames sent to this end that it has not read."""
         self.room = asyncio.Event()
         self.ended = ""
+        self.on_end: Callable[[], None] = lambda: None
 
     def put(self, frame: memoryview) -> None:
         if not self.ended:
@@ -459,6 +486,7 @@ class _End:
         self.ended = self.ended or reason
         self._changed.set()
         self.room.set()
+        self.on_end()
 
     async def get(self) -> memoryview | None:
         while not self._frames:
@@ -526,6 +554,16 @@ class _MemoryFrameStream:
         if not self._pair.client.ended:
             self._pair.end("closed by the caller", by_server=False)
 
+    # --- as an OpeningStream of a TCP stream ---
+
+    def on_end(self, ended: Callable[[], None]) -> None:
+        self._pair.client.on_end = ended
+
+    async def lost(self, otherwise: str) -> ConnectionLost:
+        while await self._pair.client.get() is not None:
+            pass
+        return ConnectionLost(f"{self._address}: {self._pair.client.ended or otherwise}")
+
 
 class _ServerPipe:
     def __init__(self, pair: _Pair) -> None:
@@ -538,13 +576,24 @@ class _ServerPipe:
         await self._pair.send(frame, to_server=False)
 
 
-async def _serve_session(pair: _Pair, factory: SessionFactory, caller: _Caller) -> None:
+async def _serve_session(
+    pair: _Pair, factory: SessionFactory, caller: _Caller, tcp: TcpStreams | None, accept: Callable[[str], None]
+) -> None:
+    """``tcp``: if the caller asked for it, gets an offer of it as ``accept``."""
+
+    async def offering(offer: tuple[tuple[str, str], ...]) -> None:
+        accept(dict(offer)[OFFER])
+
     reason, on_bug, context = "closed by the server", caller.server.network.on_bug, caller.context()
     try:
         if context is None:
             raise LoginOver(LOG_IN_AGAIN)
         session = caller.lasting(factory(context))
-        await serve_stream(_ServerPipe(pair), session, unanswered_max=UNANSWERED_MAX, on_bug=on_bug)
+        async with AsyncExitStack() as lasts:
+            pipe: FramePipe = _ServerPipe(pair)
+            if tcp is not None:
+                pipe = await lasts.enter_async_context(tcp.accepted(pipe, offering))
+            await serve_stream(pipe, session, unanswered_max=UNANSWERED_MAX, on_bug=on_bug)
     except BadFrame as bad:
         reason = str(bad)
     except Exception as bug:

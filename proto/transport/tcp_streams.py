@@ -3,7 +3,8 @@
 gRPC still opens the stream, so the caller, its login and its address are checked as always. If the caller asked for TCP
 and the listener offers it, the answer to the opening has a port and a ticket, and the caller connects to that port of
 the same host. Each frame is then its length (u32, big-endian) and its bytes; the ticket is the first frame. The gRPC
-stream stays open and empty: closing or losing it also ends the connection.
+stream stays open and empty: closing or losing it also ends the connection. The simulation opens streams by its own
+carrier and does the rest as here.
 
 A caller that cannot connect, or a peer without this feature, stays with gRPC. A message costs about 30 µs of processor
 time at both ends together, not 150.
@@ -17,9 +18,9 @@ import secrets
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tidelog.proto.transport.network import Address, ConnectionLost, Frame
 from tidelog.proto.transport.pump import FramePipe
@@ -38,8 +39,10 @@ _TICKET_BYTES: Final = 16
 _CHUNK: Final = 64 * 1024
 _QUEUED_MAX: Final = 4 * 1024 * 1024
 """Bytes of received frames that are not taken yet; beyond that, reading stops, and TCP stops the peer."""
-_LENGTH: Final = struct.Struct(">I")
+LENGTH: Final = struct.Struct(">I")
 _BACKLOG: Final = 128
+_REASON_S: Final = 0.5
+"""Time to wait for the reason why the opening stream has ended."""
 _WAITING_MAX: Final = 1_000
 """Connections that have not sent a ticket yet; a further one is closed immediately."""
 
@@ -112,15 +115,15 @@ class Wire(asyncio.BufferedProtocol):
     def _split(self) -> None:
         """Take the complete frames of the chunk; move the rest to its front, or to a new buffer."""
         at, end, chunk = 0, self._filled, memoryview(self._chunk)
-        while end - at >= _LENGTH.size:
-            (size,) = _LENGTH.unpack_from(chunk, at)
+        while end - at >= LENGTH.size:
+            (size,) = LENGTH.unpack_from(chunk, at)
             if size > self._bound:
                 self._filled = 0
                 self.close(f"expected a frame of at most {self._bound} bytes, found one of {size}")
                 return
-            begin = at + _LENGTH.size
+            begin = at + LENGTH.size
             if end - begin < size:
-                if size > _CHUNK - _LENGTH.size:
+                if size > _CHUNK - LENGTH.size:
                     self._large = bytearray(size)
                     self._large_filled = end - begin
                     self._large[: end - begin] = chunk[begin:end]
@@ -169,7 +172,7 @@ class Wire(asyncio.BufferedProtocol):
             raise ConnectionLost(self._end or "not connected")
         if self._writer is not None:
             return False
-        self._transport.write(b"".join((_LENGTH.pack(sum(map(len, frame))), *frame)))
+        self._transport.write(b"".join((LENGTH.pack(sum(map(len, frame))), *frame)))
         return True
 
     async def write(self, frame: Frame) -> None:
@@ -280,6 +283,16 @@ class TcpStreams:
             self._tickets.pop(ticket.secret, None)
             ticket.end()
 
+    @asynccontextmanager
+    async def accepted(
+        self, opened: FramePipe, accept: Callable[[tuple[tuple[str, str], ...]], Awaitable[None]]
+    ) -> AsyncIterator[FramePipe]:
+        """Accept a stream of a caller that asked for TCP, with the metadata that offers it; provide what the caller
+        chooses."""
+        async with self.ticket(opened) as ticket:
+            await accept(ticket.metadata)
+            yield await ticket.chosen()
+
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -353,3 +366,46 @@ async def take_offer(offer: str, address: Address, store: TlsStore | None, bytes
         return None
     log.info("%s: a stream over TCP, at port %s", address, port)
     return wire
+
+
+class OpeningStream(Protocol):
+    """The stream through which a caller got its offer."""
+
+    def on_end(self, ended: Callable[[], None]) -> None:
+        """Call ``ended`` once the stream has ended."""
+
+    async def lost(self, otherwise: str) -> OSError:
+        """Wait for its end and return why it ended; ``otherwise``: if it does not say."""
+
+    def close(self) -> None: ...
+
+
+class TcpFrameStream:
+    """A caller's stream over TCP. Implements :class:`tidelog.proto.transport.network.FrameStream`."""
+
+    def __init__(self, address: Address, opening: OpeningStream, wire: Wire) -> None:
+        self._address = address
+        self._opening = opening
+        self._wire = wire
+        opening.on_end(lambda: wire.close("the stream of gRPC has ended"))
+
+    async def send(self, frame: Frame) -> None:
+        try:
+            await self._wire.write(frame)
+        except ConnectionLost as lost:
+            raise ConnectionLost(f"{self._address}: {lost}") from None
+
+    async def receive(self) -> memoryview:
+        if (frame := await self._wire.read()) is not None:
+            return frame
+        why = self._wire.end or "ended"
+        try:
+            async with asyncio.timeout(_REASON_S):
+                lost = await self._opening.lost(why)
+        except TimeoutError:
+            raise ConnectionLost(f"{self._address}: {why}") from None
+        raise lost
+
+    def close(self) -> None:
+        self._wire.close()
+        self._opening.close()

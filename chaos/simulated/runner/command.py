@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from tidelog.chaos.simulated import mutants
@@ -101,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="ID,…",
         nargs="?",
         const="",
-        help=f"check that --seeds catch each mutant ({MUTANT_SEEDS})",
+        help=f"check that --seeds catch each mutant ({MUTANT_SEEDS}); those named, in --scenario if it is given",
     )
     add("--check-determinism", metavar="N", type=int, help="run N seeds twice and compare the runs")
     return made
@@ -272,9 +273,12 @@ def _mutants(options: argparse.Namespace) -> int:
     if unknown := [name for name in wanted if name not in known]:
         raise UsageError(f"--mutants: no {', '.join(unknown)}. There are: {', '.join(known) or 'none'}")
     scenarios = {name for name in options.scenario.split(",") if name}
-    chosen = [known[name] for name in wanted] or [
-        mutant for mutant in mutants.ALL if not scenarios or mutant.scenario in scenarios
-    ]
+    if wanted and len(scenarios) > 1:
+        raise UsageError(f"--mutants ID: expected one --scenario for them, found {', '.join(sorted(scenarios))}")
+    if wanted:
+        chosen = [replace(known[name], scenario=min(scenarios, default=known[name].scenario)) for name in wanted]
+    else:
+        chosen = [mutant for mutant in mutants.ALL if not scenarios or mutant.scenario in scenarios]
     if not chosen:
         of = f" of {', '.join(sorted(scenarios))}" if scenarios else ""
         raise UsageError(f"--mutants: there are none{of}")

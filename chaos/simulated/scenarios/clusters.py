@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tidelog.chaos.simulated.simulation.simulation import Setting
@@ -13,7 +14,7 @@ from tidelog.chaos.simulated.workloads.keyed_work import KeyedWork
 from tidelog.chaos.simulated.workloads.sink_work import SinkWork
 from tidelog.chaos.simulated.workloads.transaction_work import TransactionWork
 from tidelog.model.settings.node.access_settings import STANDARD_AUTHORIZER
-from tidelog.model.settings.node.replication_settings import RACK_AWARE_SELECTOR
+from tidelog.model.settings.node.replication_settings import RACK_AWARE_SELECTOR, TCP
 
 ALWAYS: Final = frozenset({"election", "leader-change", "isr-shrink", "isr-growth", "broker-fenced"})
 
@@ -47,6 +48,15 @@ REPLICATION: Final = Setting(
     hasty=1,
     config=QUICK_SHRINK,
     plots=("slow-join", "uneven", "hush", "flip", "stuck-leave"),
+)
+
+REPLICATION_TCP: Final = replace(
+    REPLICATION,
+    name="replication-tcp",
+    about="The same, with replication.transport=tcp at most starts of nodes: streams over TCP beside others.",
+    kinds={**REPLICATION.kinds, "garble-records": 2},
+    events=REPLICATION.events | {"tcp-stream"},
+    config={**QUICK_SHRINK, "replication.transport": TCP},
 )
 
 POWER_LOSS: Final = Setting(

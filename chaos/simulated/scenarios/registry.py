@@ -42,6 +42,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
     {
         "quorum": _lazily("tidelog.chaos.simulated.quorum.scenario", "QuorumScenario"),
         "replication": _cluster("REPLICATION"),
+        "replication-tcp": _cluster("REPLICATION_TCP"),
         "power-loss": _cluster("POWER_LOSS"),
         "unclean": _cluster("UNCLEAN"),
         "disk": _cluster("DISK"),

@@ -24,6 +24,7 @@ from tidelog.chaos.simulated.world.sockets import Sockets
 from tidelog.model.ids import NodeId, TopicIdPartition, id_text, random_id
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import LONG_MAX
+from tidelog.model.settings.node.replication_settings import TCP
 from tidelog.proto.transport.memory_transport import Wire
 from tidelog.proto.transport.network import Address
 from tidelog.storage.disk.memory_files import Killed, MemoryFiles
@@ -34,6 +35,9 @@ T = TypeVar("T")
 POLL_S: Final = 0.02
 KAFKA: Final = "KAFKA"
 KAFKA_PORT: Final = 9095
+TCP_PORT: Final = 9096
+TCP_SHARE: Final = 0.7
+"""With replication.transport=tcp: the share of starts that have it; the others are as if it were not set yet."""
 _DEFAULTS: Final[Mapping[str, str]] = {
     # Clocks jump by hours, so timestamps from clients may be far in the future.
     "log.message.timestamp.after.max.ms": str(LONG_MAX),
@@ -411,6 +415,8 @@ class SimulatedCluster(WatchedCluster):
         faults = SimulatedFaults(random.Random(self._rng.random()), lambda: self._ended_in_call(host))
         host.files = files = MemoryFiles(host.disk, faults)
         network = self.fabric.network(host.name, context=host.process.context)
+        if self.settings.get("replication.transport") == TCP and self._rng.random() < TCP_SHARE:
+            network.bind_tcp = partial(self.sockets.serve_streams, network, Address(host.name, TCP_PORT))
         seams: dict[str, Any] = {
             "network": network,
             "files": files,

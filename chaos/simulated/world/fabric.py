@@ -106,6 +106,13 @@ class SimulatedFabric(MemoryFabric):
             return frame
         return self.garble(frame)
 
+    def pieces(self, wire: Wire, data: bytes) -> list[bytes]:
+        """Return what TCP makes of the bytes of a follower's stream: often two pieces, which arrive one by one."""
+        if wire.what != StreamKind.REPLICA_FETCH.value or len(data) < 2 or self._rng.random() < 0.5:
+            return [data]
+        at = self._rng.randrange(1, len(data))
+        return [data[:at], data[at:]]
+
     def break_wire(self, wire: Wire, reason: str, silence_s: float = 0.0) -> None:
         if wire.closed:
             return

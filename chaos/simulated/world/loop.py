@@ -14,9 +14,11 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from tidelog.proto.transport.network import Address
+
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.BaseProtocol)
 
 STEPS_WITHOUT_TIME_MAX: Final = 200_000
 """This many callbacks at one instant mean a loop that never ends."""
@@ -99,7 +101,8 @@ class Due:
 class LoopSockets(Protocol):
     """The loop's work for sockets; worlds without Kafka's protocol have none."""
 
-    async def connect(self, protocol: asyncio.Protocol, address: Address) -> asyncio.Transport: ...
+    async def connect(self, protocol: asyncio.BaseProtocol, address: Address) -> asyncio.Transport: ...
+    def served(self, protocol: asyncio.BaseProtocol, sock: Any) -> asyncio.Transport: ...
     def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
     def remove_reader(self, fd: int) -> bool: ...
     def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
@@ -167,11 +170,30 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- sockets ----------------------------------------------------------------------------------
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Callable[[], asyncio.Protocol], host: str, port: int, *, ssl: object = None, **_: object
-    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        self, protocol_factory: Callable[[], ProtocolT], host: str, port: int, *, ssl: object = None, **_: object
+    ) -> tuple[asyncio.Transport, ProtocolT]:
         assert ssl is None, "the simulation has no TLS"
         protocol = protocol_factory()
         return await self.sockets.connect(protocol, Address(host, port)), protocol
+
+    async def sock_accept(self, sock: Any) -> Any:
+        while True:
+            try:
+                return sock.accept()
+            except BlockingIOError:
+                knocked = self.create_future()
+                self.add_reader(sock.fileno(), lambda future=knocked: future.done() or future.set_result(None))
+                try:
+                    await knocked
+                finally:
+                    self.remove_reader(sock.fileno())
+
+    async def connect_accepted_socket(
+        self, protocol_factory: Callable[[], ProtocolT], sock: Any, *, ssl: object = None, **_: object
+    ) -> tuple[asyncio.Transport, ProtocolT]:
+        assert ssl is None, "the simulation has no TLS"
+        protocol = protocol_factory()
+        return self.sockets.served(protocol, sock), protocol
 
     def add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         self.sockets.add_reader(fd, callback, *args)

@@ -1,7 +1,8 @@
-"""TCP in the simulated world: sockets and streams for Kafka's protocol, on the fabric's wires.
+"""TCP in the simulated world: sockets and streams for Kafka's protocol and for followers, on the fabric's wires.
 
 Both sides are production code. A node's Kafka listener reads and writes a :class:`Socket` when the loop says that it is
-readable; a client connects with :func:`asyncio.open_connection`. A connection is one wire: its bytes stay in order, and
+readable; a client connects with :func:`asyncio.open_connection`. With ``replication.transport=tcp``, followers and
+leaders have asyncio's transports at both ends. A connection is one wire: its bytes stay in order, and
 a cut link, a break or the end of a process affects it like everything else on the fabric.
 """
 
@@ -13,6 +14,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.kafka.calls.services import KafkaServices
@@ -20,11 +22,13 @@ from tidelog.broker.kafka.server import KafkaListener
 from tidelog.chaos.simulated.world.fabric import SimulatedFabric
 from tidelog.chaos.simulated.world.loop import PROCESS, SimulatedLoop
 from tidelog.proto.kafka.schemas import load_schemas
-from tidelog.proto.transport.memory_transport import MemoryNetwork, Wire
-from tidelog.proto.transport.network import Address, ConnectionLost
+from tidelog.proto.transport.memory_transport import TCP_FRAME_BYTES_MAX, MemoryNetwork, Wire
+from tidelog.proto.transport.network import Address, ConnectionLost, StreamKind
+from tidelog.proto.transport.tcp_streams import LENGTH, TcpStreams
 
 WHAT: Final = "kafka"
 _FIRST_DESCRIPTOR: Final = 1 << 20
+_READ_BYTES: Final = 64 * 1024
 
 
 class Sockets:
@@ -49,7 +53,17 @@ class Sockets:
         # No system can send from files in memory.
         return KafkaListener(listener, sock, replace(services, files_crowded=lambda: True))
 
-    async def connect(self, protocol: asyncio.Protocol, address: Address) -> Stream:
+    def serve_streams(self, network: MemoryNetwork, address: Address) -> TcpStreams:
+        """Bind the port of a node for its followers' streams."""
+        sock: Any = Listening(self, network, address, StreamKind.REPLICA_FETCH.value)
+        self._add(sock)
+        return TcpStreams(sock, TCP_FRAME_BYTES_MAX, None)
+
+    def served(self, protocol: asyncio.BaseProtocol, sock: Socket) -> Served:
+        """Return an accepted connection's transport."""
+        return Served(self, self._loop, sock, protocol)
+
+    async def connect(self, protocol: asyncio.BaseProtocol, address: Address) -> Stream:
         """Open a connection of the calling process. Raises ``ConnectionRefusedError``."""
         process = PROCESS.get()
         assert process is not None, "only processes connect"
@@ -57,7 +71,8 @@ class Sockets:
         if network is None or network.dead:
             network = self._networks[process.name] = self.fabric.network(process.name, context=process.context)
         try:
-            wire = self.fabric._open(network, address, WHAT)
+            there: Any = self.fabric._listeners.get(address)
+            wire = self.fabric._open(network, address, getattr(there, "what", WHAT))
         except ConnectionLost as refused:
             raise ConnectionRefusedError(str(refused)) from None
         stream = Stream(self.fabric, wire, protocol)
@@ -143,7 +158,8 @@ class Sockets:
 class Listening:
     """A bound socket, as far as a listener needs one. The fabric treats it as a server."""
 
-    def __init__(self, sockets: Sockets, network: MemoryNetwork, address: Address) -> None:
+    def __init__(self, sockets: Sockets, network: MemoryNetwork, address: Address, what: str = WHAT) -> None:
+        self.what = what
         self.network = network
         self.node = network.node
         self.address = address
@@ -193,7 +209,7 @@ class Socket:
         self.number = -1
         self.told = False
         self._sockets = sockets
-        self._wire = wire
+        self.wire = wire
         self._stream = stream
         self._data: deque[bytes] = deque()
         self._ended = self._closed = False
@@ -243,27 +259,69 @@ class Socket:
         if self._ended or self._closed:
             raise BrokenPipeError
         data = b"".join(bytes(buffer) for buffer in buffers)
-        self._sockets.fabric.deliver(self._wire, False, lambda: self._stream.came(data))
+        for piece in self._sockets.fabric.pieces(self.wire, data):
+            self._sockets.fabric.deliver(self.wire, False, partial(self._stream.came, piece))
         return len(data)
 
     def shutdown(self, how: int) -> None:
         if self._ended or self._closed:
             raise BrokenPipeError
-        self._sockets.fabric.deliver(self._wire, False, lambda: self._stream.lost("ended by the other side"))
+        self._sockets.fabric.deliver(self.wire, False, lambda: self._stream.lost("ended by the other side"))
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self._sockets.forget(self.number)
-            self._sockets.fabric.break_wire(self._wire, "closed by the other side")
-            self._sockets.fabric._wires.pop(self._wire, None)
+            self._sockets.fabric.break_wire(self.wire, "closed by the other side")
+            self._sockets.fabric._wires.pop(self.wire, None)
+
+
+class Served(asyncio.Transport):
+    """A node's end of a connection whose frames asyncio reads: a transport on a :class:`Socket`."""
+
+    def __init__(self, sockets: Sockets, loop: SimulatedLoop, sock: Socket, protocol: asyncio.BaseProtocol) -> None:
+        super().__init__()
+        self._sockets = sockets
+        self._loop = loop
+        self._sock = sock
+        self._protocol = protocol
+        self._over = False
+        protocol.connection_made(self)
+        sockets.add_reader(sock.fileno(), self._read)
+
+    def _read(self) -> None:
+        if data := self._sock.recv(_READ_BYTES):
+            _feed(self._protocol, data)
+        else:
+            self.close()
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send one frame with its length, as the network changes it."""
+        if self._over:
+            return
+        frame = self._sockets.fabric.carried(self._sock.wire, False, memoryview(bytes(data))[LENGTH.size :])
+        try:
+            self._sock.sendmsg([bytes(data[: LENGTH.size]), frame])
+        except BrokenPipeError:
+            self.close()
+
+    def close(self) -> None:
+        if not self._over:
+            self._over = True
+            self._sock.close()
+            self._loop.call_soon(self._protocol.connection_lost, None)
+
+    abort = close
+
+    def is_closing(self) -> bool:
+        return self._over
 
 
 class Stream(asyncio.Transport):
     """A client's end of a connection. Like :class:`asyncio.Transport`, it cannot pause reading: a stream then accepts
     whatever arrives."""
 
-    def __init__(self, fabric: SimulatedFabric, wire: Wire, protocol: asyncio.Protocol) -> None:
+    def __init__(self, fabric: SimulatedFabric, wire: Wire, protocol: asyncio.BaseProtocol) -> None:
         super().__init__()
         self._fabric = fabric
         self._wire = wire
@@ -273,7 +331,7 @@ class Stream(asyncio.Transport):
 
     def came(self, data: bytes) -> None:
         if not self._closing:
-            self._protocol.data_received(data)
+            _feed(self._protocol, data)
 
     def lost(self, reason: str) -> None:
         if not self._over:
@@ -283,8 +341,8 @@ class Stream(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if not self._closing:
-            taken = bytes(data)
-            self._fabric.deliver(self._wire, True, lambda: self.to_server(taken))
+            for piece in self._fabric.pieces(self._wire, bytes(data)):
+                self._fabric.deliver(self._wire, True, partial(self.to_server, piece))
 
     def close(self) -> None:
         if not self._closing:
@@ -299,3 +357,16 @@ class Stream(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: object = None) -> object:
         return default
+
+
+def _feed(protocol: Any, data: bytes) -> None:
+    if isinstance(protocol, asyncio.Protocol):
+        protocol.data_received(data)
+        return
+    rest = memoryview(data)
+    while rest:
+        room = protocol.get_buffer(-1)
+        taken = min(len(room), len(rest))
+        room[:taken] = rest[:taken]
+        protocol.buffer_updated(taken)
+        rest = rest[taken:]

@@ -32,6 +32,7 @@ LOGGED: Final[Mapping[str, str]] = {
     "log directory %s is out of service": "log-directory-failed",
     "%s has moved from %s to %s": "log-moved",
     "%s goes on moving to %s": "move-resumed",
+    "%s: a stream over TCP, at port %s": "tcp-stream",
     "the event loop of controller %d stood still for %d ms": "stall-forgiven",
 }
 """Nodes' log messages → the events that they report."""

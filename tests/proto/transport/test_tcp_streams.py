@@ -16,7 +16,7 @@ from tidelog.proto.transport.grpc_calling import GrpcConnection
 from tidelog.proto.transport.grpc_transport import GrpcNetwork
 from tidelog.proto.transport.grpc_wire import GrpcLimits
 from tidelog.proto.transport.network import Address, ConnectionLost, Frame, FrameStream, Server, Service, StreamKind
-from tidelog.proto.transport.tcp_streams import TcpStreams, Wire
+from tidelog.proto.transport.tcp_streams import TcpFrameStream, TcpStreams, Wire
 from tidelog.testing.ports import free_ports
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -173,7 +173,7 @@ async def echoes(stream: FrameStream) -> bool:
     for body in (b"small", bytes(700_000)):
         await stream.send((b"\x01\x00\x00\x00\x07", body))
         assert await stream.receive() == b"\x01\x00\x00\x00\x07" + body
-    return isinstance(stream, grpc_calling._TcpFrameStream)
+    return isinstance(stream, TcpFrameStream)
 
 
 @pytest.mark.parametrize(("at_server", "at_client"), [(True, True), (True, False), (False, True)])
