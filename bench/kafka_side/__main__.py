@@ -230,6 +230,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--spark", action="store_true", help="Tidelog's Spark connector and Spark's own for Kafka, at Tidelog"
     )
     parser.add_argument("--nodes", type=int, default=1, help="with --spark: nodes, and replicas of each topic (1)")
+    parser.add_argument("--minutes", type=float, default=15.0, help="with --spark: begin no round after that time (15)")
     options = parser.parse_args(arguments)
     for name in ("rounds", "nodes"):
         if getattr(options, name) < 1:
@@ -239,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.spark:
             figure, rows, workload = spark.FIGURE, spark.ROWS, f"{spark.WORKLOAD}; nodes: {options.nodes}"
-            rounds = spark.rounds(root, options.rounds, options.nodes)
+            rounds = spark.rounds(root, options.rounds, options.nodes, options.minutes)
         else:
             figure, rows, workload = FIGURE, ROWS, WORKLOAD
             classes = kafka.class_path()

@@ -74,8 +74,9 @@ def jars() -> list[Path]:
     return kafka.jars(kafka.CACHE / f"spark-kafka-{CONNECTOR}", JARS, alone=True)
 
 
-def rounds(root: Path, count: int, nodes: int) -> list[dict[str, float]]:
-    """Measure everything for both, ``count`` times after a warm-up round that does not count."""
+def rounds(root: Path, count: int, nodes: int, minutes: float) -> list[dict[str, float]]:
+    """Measure everything for both, ``count`` times after a warm-up round that does not count; once at least, but no
+    round begins after ``minutes``."""
     from tidelog import Admin
 
     classes = jars()
@@ -86,7 +87,11 @@ def rounds(root: Path, count: int, nodes: int) -> list[dict[str, float]]:
         fill(cluster.bootstrap, _FEW, 100, SMALL * queries.TRIGGERS_MAX, acks="all")
         with queries.session({"spark.jars": ",".join(map(str, classes))}) as spark:
             bench = Bench(spark, admin, nodes, root, [Side(name, cluster.bootstrap) for name in (OURS, THEIRS)])
-            found = [bench.round() for _ in range(1 + count)]
+            found = []
+            until = time.monotonic() + 60 * minutes
+            while len(found) < 2 or (len(found) <= count and time.monotonic() < until):
+                print(f"round {len(found)} of {count}", file=sys.stderr, flush=True)
+                found.append(bench.round())
     return found[1:]
 
 
