@@ -25,6 +25,7 @@ STEADY_S: Final = 3.0
 BUSY_S: Final = 1.0
 TIMEOUT_S: Final = 120.0
 _TOPIC: Final = "bench"
+_CONSUMER: Final = "consumer"
 
 
 def rebalance(root: Path) -> Mapping[str, float]:
@@ -79,18 +80,28 @@ def during_rebalance(root: Path) -> Mapping[str, float]:
     """Measure two members that read records sent at an even pace, one of them busy for a second after each poll, when a
     third joins.
 
-    For the partitions that the other member keeps: the longest time without a record in ms, for both kinds of protocol,
-    and for the cooperative one the records per second during the rebalance, as a share of those sent.
+    For the partitions that the other member keeps: the longest time without a record in ms, for both kinds of classic
+    protocol and for the consumer protocol, and for the cooperative one the records per second during the rebalance, as
+    a share of those sent.
     """
     with with_topics(root, 3, _TOPIC, partitions=12, copies=1) as cluster:
         share, pause = asyncio.run(_third_joins(cluster.bootstrap, "cooperative-sticky"))
         _, eager = asyncio.run(_third_joins(cluster.bootstrap, "sticky"))
-    return {"group_read_cooperative": share, "group_pause_cooperative": pause, "group_pause_eager": eager}
+        _, newer = asyncio.run(_third_joins(cluster.bootstrap, _CONSUMER))
+    return {
+        "group_read_cooperative": share,
+        "group_pause_cooperative": pause,
+        "group_pause_eager": eager,
+        "group_pause_consumer": newer,
+    }
 
 
-async def _third_joins(bootstrap: str, strategy: str) -> tuple[float, float]:
-    """Return the share of records per second, and the longest pause in ms."""
+async def _third_joins(bootstrap: str, protocol: str) -> tuple[float, float]:
+    """Return the share of records per second, and the longest pause in ms. ``protocol``: the strategy of a classic
+    group, or the consumer protocol."""
     read: dict[tuple[str, int], list[float]] = {}
+    by_server = {"group_protocol": _CONSUMER}
+    chosen: dict[str, Any] = by_server if protocol == _CONSUMER else {"partition_assignment_strategy": [protocol]}
 
     def took(records: Sequence[Any]) -> None:
         now = time.perf_counter()
@@ -98,7 +109,7 @@ async def _third_joins(bootstrap: str, strategy: str) -> tuple[float, float]:
             read.setdefault(record.topic_partition, []).append(now)
 
     def member(busy_s: float = 0.0) -> AbstractAsyncContextManager[Consumer]:
-        return _member(bootstrap, took, busy_s, group_id=f"by-{strategy}", partition_assignment_strategy=[strategy])
+        return _member(bootstrap, took, busy_s, group_id=f"by-{protocol}", **chosen)
 
     async with AsyncExitStack() as stack:
         stack.push_async_callback(_ended, sending := asyncio.create_task(_send_evenly(bootstrap)))

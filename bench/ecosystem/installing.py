@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -46,6 +47,16 @@ def go_program(folder: str) -> Path:
         fresh = built.with_suffix(".new")
         _run("Go", (go, "build", "-mod=readonly", "-o", str(fresh), "."), cwd=source)
         fresh.replace(built)
+    return built
+
+
+def go_tests(module: str, version: str, package: str) -> Path:
+    """Build a Go module's own tests of one of its packages. Raises :class:`Missing`."""
+    go = program("go", "install Go 1.25 or later")
+    built = _room(f"go-tests-{module.rsplit('/')[-1]}", version, package) / "tests"
+    if not built.exists():
+        found = _run("Go", (go, "mod", "download", "-json", f"{module}@v{version}"), cwd=built.parent)
+        _run("Go", (go, "test", "-mod=readonly", "-c", "-o", str(built), f"./{package}"), cwd=json.loads(found)["Dir"])
     return built
 
 
@@ -93,7 +104,8 @@ def _room(name: str, *parts: str) -> Path:
     return room
 
 
-def _run(what: str, command: Sequence[str], cwd: Path | None = None) -> None:
+def _run(what: str, command: Sequence[str], cwd: Path | None = None) -> str:
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
     if done.returncode:
         raise Missing(f"{what} could not bring it: {(done.stderr or done.stdout).strip()[-1500:]}")
+    return done.stdout

@@ -111,7 +111,7 @@ def running(
             controller = ports[2 * number + 1] if number < controllers else None
             known = _settings(number + 1, ports[2 * number], controller, voters, directory, brokers) | dict(settings)
             file.write_text("".join(f"{name}={value}\n" for name, value in known.items()))
-            java(classes, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(file))
+            java(classes, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(file))
             with (directory / "out").open("wb") as out:
                 command = ("java", *jvm, "-cp", classes, "kafka.Kafka", str(file))
                 processes.append(subprocess.Popen(command, stdout=out, stderr=out))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,8 +13,9 @@ import pytest
 from tidelog.bench.ecosystem import __main__ as command
 from tidelog.bench.ecosystem import installing
 from tidelog.bench.ecosystem.check import Check, Differs, expect, output, records, started
-from tidelog.bench.ecosystem.checks import CHECKS, spark_token
+from tidelog.bench.ecosystem.checks import CHECKS, spark_token, verifiable
 from tidelog.bench.ecosystem.installing import Missing
+from tidelog.bench.kafka_side import spark
 from tidelog.testing import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +66,7 @@ def test_a_program_that_is_not_here_is_named(monkeypatch: pytest.MonkeyPatch, tm
     with pytest.raises(Missing, match="expected go on PATH, found none: install Go"):
         installing.go_program("franz_go")
     with pytest.raises(Missing, match="expected java on PATH"):
-        installing.jars("spark-kafka", *spark_token.JARS)
+        installing.jars("spark-kafka", *spark.JARS)
     with pytest.raises(Missing, match="expected node on PATH"):
         installing.node_modules("kafkajs", "kafkajs@2.2.4")
 
@@ -108,3 +112,26 @@ def test_a_secret_that_spark_wrote_is_found(tmp_path: Path) -> None:
     (tmp_path / files[1]).unlink()
     with pytest.raises(Differs, match=r"events_\*: expected the name of the topic"):
         spark_token._written(tmp_path, [b"s3cret"])
+
+
+def member(log: Path, *events: tuple[str, int]) -> verifiable.Member:
+    """Say when it was assigned partition 3 and when it gave it up."""
+    lines = (
+        {"name": f"partitions_{what}", "timestamp": at, "partitions": [{"topic": "t", "partition": 3}]}
+        for what, at in events
+    )
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in lines) + '{"name": "partitions_as')
+    return verifiable.Member(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]), log)
+
+
+def test_two_members_that_have_a_partition_at_once_are_found(tmp_path: Path) -> None:
+    first = member(tmp_path / "first", ("assigned", 10), ("revoked", 20))
+    second = member(tmp_path / "second", ("assigned", 21))
+    third = member(tmp_path / "third", ("assigned", 30))
+    verifiable.judge([second, first])
+    assert (first.has(), second.has()) == (set(), {3})
+    with pytest.raises(Differs, match="partition 3: members 0 and 1 had it at once, from 30"):
+        verifiable.judge([second, third])
+    for each in (first, second, third):
+        each.ends(signal.SIGKILL)
+    assert second.has() == set()

@@ -281,3 +281,42 @@ def test_an_interval_lives_on_in_the_log() -> None:
     desk.fail_over()
     desk.come("b", "t")
     assert desk.consumer().state is ConsumerGroupState.ASSIGNING
+
+
+def test_who_joins_two_hundred_members_takes_one_partition_and_interrupts_nobody() -> None:
+    """No answer takes a partition from a member that keeps it in the end."""
+    desk = Desk()
+    topic = desk.topics.put("t", 400)
+    names = [f"m{number}" for number in range(200)]
+    owned: dict[str, frozenset[int]] = {}
+    epochs: dict[str, int] = {}
+    least: dict[str, frozenset[int]] = {}
+
+    def hear(name: str, waiter: int) -> bool:
+        answer = desk.answers[waiter]
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        assert answer.error is ErrorCode.NONE
+        epochs[name] = answer.member_epoch
+        if answer.assignment is not None:
+            owned[name] = frozenset(at for each in answer.assignment.topics for at in each.partitions)
+            least[name] = least.get(name, owned[name]) & owned[name]
+        return answer.assignment is not None
+
+    def settle() -> None:
+        again = True
+        while again:
+            told = [hear(name, desk.beat(name, epochs[name], owned={topic: tuple(owned[name])})) for name in names]
+            again = any(told) or len(set(epochs.values())) > 1
+
+    for name in names:
+        hear(name, desk.come(name, "t"))
+    settle()
+    before = dict(owned)
+    assert {len(each) for each in before.values()} == {2}
+    least.clear()
+    names.append("newcomer")
+    hear("newcomer", desk.come("newcomer", "t"))
+    settle()
+    moved = {name: before[name] - owned[name] for name in before}
+    assert sum(map(len, moved.values())) == len(owned["newcomer"]) == 1
+    assert all(least.get(name, before[name]) == before[name] - moved[name] for name in before)

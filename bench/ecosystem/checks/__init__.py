@@ -16,6 +16,8 @@ from tidelog.bench.ecosystem.checks import (
     small_clients,
     spark_token,
     streams,
+    suites,
+    verifiable,
 )
 
 CHECKS: Final[tuple[Check, ...]] = (
@@ -33,4 +35,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     connect.CHECK,
     mirrormaker.CHECK,
     karapace.CHECK,
+    verifiable.CHECK,
+    suites.FRANZ_GO_TESTS,
+    suites.LIBRDKAFKA_TESTS,
 )

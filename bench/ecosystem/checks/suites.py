@@ -1,0 +1,145 @@
+"""Test suites of foreign clients, as their authors wrote them, under the consumer protocol."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tidelog.bench import clusters
+from tidelog.bench.ecosystem.check import Check, Differs, expect
+from tidelog.bench.ecosystem.checks.connect import VERSION as KAFKA
+from tidelog.bench.ecosystem.checks.kafka_tools import JARS, TOPICS
+from tidelog.bench.ecosystem.installing import Missing, go_tests, jars, java
+
+NODES: Final = 3
+SETTINGS: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "num.partitions": "4",
+}
+"""As these suites expect of a broker."""
+
+FRANZ_GO: Final = "1.21.5"
+GO_TESTS: Final = "^(TestGroupSimple|TestGroupETL|TestTxnEtl)$"
+GO_RECORDS: Final = 5_000
+GO_TIMEOUT_S: Final = 1_200
+
+LIBRDKAFKA: Final = "2.15.0"
+RUNNER: Final = "LIBRDKAFKA_TESTS"
+"""The environment variable for the directory of librdkafka's built tests: no package has them."""
+C_TESTS: Final = "LIBRDKAFKA_ONLY"
+"""The environment variable for the beginnings of the tests' names, by default all."""
+C_TIMEOUT_S: Final = 400
+DECLARED: Final = re.compile(r"^ {4}_TEST\((\w+),(.*?)(?=^ {4}_TEST\(|^};)", re.MULTILINE | re.DOTALL)
+NOT_HERE: Final = re.compile(
+    r"share|_mock|_idle|0000|0081_|0028_long|0047_|0092_|0097_|0109_|0115_|0119_|0126_|0135_|0142_|_LOCAL|_MANUAL"
+)
+"""Tests without a broker, of share groups, switched off in the suite, for older Kafka, and for clusters with access
+control."""
+BY_CHANCE: Final = {"0118_commit_rebalance"}
+"""Passes only if the first of two members is the first to be heard; so it is with Apache Kafka 4.3.1 too."""
+NO_TOPICS: Final = "noautocreate"
+"""The scenario of tests that need ``auto.create.topics.enable=false``."""
+
+
+def _franz_go(root: Path) -> str:
+    tests = go_tests("github.com/twmb/franz-go", FRANZ_GO, "pkg/kgo")
+    with clusters.running(root, 1, SETTINGS) as cluster:
+        given = {"KGO_SEEDS": cluster.bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(GO_RECORDS)}
+        limits = ("-test.parallel=1", f"-test.timeout={GO_TIMEOUT_S}s")
+        command = [str(tests), "-test.v", f"-test.run={GO_TESTS}", *limits]
+        done = _ended(command, given, root / "franz-go.log", root, GO_TIMEOUT_S)
+        said = (root / "franz-go.log").read_text()
+    ended = {kind: re.findall(rf"--- {kind}: (\S+)", said) for kind in ("PASS", "FAIL", "SKIP")}
+    expect(f"the end, with what failed: {ended['FAIL']}", 0, done)
+    newer = [name for name in ended["PASS"] if "/848" in name]
+    expect("tests of the consumer protocol that were left out", [], [each for each in ended["SKIP"] if "/848" in each])
+    expect("tests of the consumer protocol that passed", True, bool(newer))
+    return f"{len(ended['PASS'])} tests of groups and transactions passed, {len(newer)} of them under the new protocol"
+
+
+def _librdkafka(root: Path) -> str:
+    directory = Path(os.environ.get(RUNNER) or "")
+    runner = directory / "test-runner"
+    if not os.environ.get(RUNNER) or not runner.exists():
+        raise Missing(
+            f"expected ${RUNNER}, the directory of librdkafka {LIBRDKAFKA}'s built tests, found none: build them as "
+            "its tests/README.md says"
+        )
+    only = tuple((os.environ.get(C_TESTS) or "0").split(","))
+    wanted = {
+        name: NO_TOPICS if NO_TOPICS in flags else "default"
+        for name, flags in DECLARED.findall((directory / "test.c").read_text())
+        if name.startswith(only) and not NOT_HERE.search(name + flags)
+    }
+    passed: list[str] = []
+    other: dict[str, str] = {}
+    for scenario in sorted(set(wanted.values())):
+        create = str(scenario != NO_TOPICS).lower()
+        with _tools(root / scenario) as tools:
+            settings = SETTINGS | {"auto.create.topics.enable": create}
+            with clusters.running(root / scenario, NODES, settings) as cluster:
+                (tools / "test.conf").write_text(f"bootstrap.servers={cluster.bootstrap}\n")
+                for name in (each for each, where in wanted.items() if where == scenario):
+                    given = {
+                        "TESTS": name,
+                        "RDKAFKA_TEST_CONF": str(tools / "test.conf"),
+                        "BROKERS": cluster.bootstrap,
+                        "KAFKA_PATH": str(tools),
+                        "TEST_KAFKA_VERSION": f"{KAFKA}.0",
+                        "TEST_SCENARIO": scenario,
+                        "TEST_CONSUMER_GROUP_PROTOCOL": "consumer",
+                    }
+                    log = root / f"{name}.log"
+                    code = _ended([str(runner), "-p1", "-Q"], given, log, directory, C_TIMEOUT_S)
+                    outcome = _outcome(name, log.read_text(errors="replace")) if code == 0 else f"exit code {code}"
+                    if outcome == "PASSED":
+                        passed.append(name)
+                    else:
+                        other[name] = outcome
+                    print(f"{name} {outcome}", flush=True)
+    failed = {name: outcome for name, outcome in other.items() if outcome != "SKIPPED"}
+    if failed.keys() - BY_CHANCE:
+        raise Differs(f"expected no failures, found {failed}; {len(passed)} passed, {len(other) - len(failed)} skipped")
+    skipped = ", ".join(sorted(other.keys() - failed.keys())) or "none"
+    chance = f"; failed by chance: {', '.join(failed)}" if failed else ""
+    return f"{len(passed)} tests passed with group.protocol=consumer; skipped themselves: {skipped}{chance}"
+
+
+def _outcome(name: str, said: str) -> str:
+    """Return what the suite's summary says."""
+    found = re.search(rf"\| *(?:\x1b\[[0-9;]*m)? *{name} *\| *(\w+)", said)
+    return "SKIPPED" if found is None else found[1]
+
+
+@contextmanager
+def _tools(root: Path) -> Iterator[Path]:
+    """Yield a directory with the one script of Kafka's that the suite calls."""
+    root.mkdir()
+    (root / "bin").mkdir()
+    script = root / "bin" / "kafka-topics.sh"
+    command = " ".join(f"'{word}'" for word in (*java(jars("kafka-tools", *JARS)), TOPICS))
+    script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    script.chmod(0o755)
+    yield root
+
+
+def _ended(command: list[str], given: Mapping[str, str], log: Path, folder: Path, timeout_s: float) -> int:
+    """Run a program to its end, its output in a file; return its exit code, -9 if it took too long."""
+    with log.open("wb") as out:
+        try:
+            return subprocess.run(
+                command, env={**os.environ, **given}, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                timeout=timeout_s,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -9
+
+
+FRANZ_GO_TESTS: Final = Check("franz-go-tests", f"franz-go {FRANZ_GO}'s tests of groups", _franz_go)
+LIBRDKAFKA_TESTS: Final = Check("librdkafka-tests", f"librdkafka {LIBRDKAFKA}'s tests in C and C++", _librdkafka)
