@@ -73,7 +73,7 @@ class HttpServer:
         """``elsewhere`` refers clients of other protocols; ``login`` identifies clients, without it all may see
         everything."""
         self._login = login
-        self._pages = pages
+        self._pages = dict(pages)
         self._elsewhere = elsewhere
         self._notices = Notices()
         self._server: asyncio.Server | None = None
@@ -82,6 +82,9 @@ class HttpServer:
         self._accepting: list[asyncio.Task[None]] = []
         self._tasks: dict[asyncio.Task[None], None] = {}
         """One per connection, the one with the oldest last request first."""
+
+    def add(self, path: str, make: Make) -> None:
+        self._pages[path] = make
 
     async def start(self, address: Address, tls: TlsStore | None = None) -> Address:
         """Bind and return the real address. Raises ``OSError`` naming it."""

@@ -421,7 +421,7 @@ class Node:
             "/health": self._health,
             "/cluster/health": self._cluster_health,
             "/ready": self._readiness,
-            "/metrics": self._metrics,
+            "/metrics": self.metrics,
         }
         if self.config.is_broker:
             pages["/client-metrics"] = self._client_metrics
@@ -497,7 +497,12 @@ class Node:
     def _cluster_health(self) -> Page:
         return self._findings().cluster_page()
 
-    async def _metrics(self) -> Page:
+    def add_page(self, path: str, make: Callable[[], Page | Awaitable[Page]]) -> None:
+        """Serve one more page at ``http.listener``, if there is one."""
+        if self._http is not None:
+            self._http.add(path, make)
+
+    async def metrics(self) -> Page:
         if self.broker is not None:
             await self.broker.groups.lags.look()
         if self._metrics_page is None:

@@ -13,19 +13,23 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.node.identity import WORKERS_DIRECTORY
+from tidelog.cli.local.machine_page import merged
+from tidelog.cli.local.worker_channel import MACHINE, METRICS, READY, Channel, ChannelClosed
 from tidelog.model.ids import WORKER_ID_STEP
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.listeners import Listener, format_items, parse_listeners, parse_optional_listener
 from tidelog.model.settings.node.access_settings import MACHINE_ID, NODE_ID
 
 if TYPE_CHECKING:
+    from tidelog.broker.node.http import Page
+    from tidelog.broker.node.node import Node
     from tidelog.model.settings.broker_config import NodeConfig
 
 log = logging.getLogger(__name__)
@@ -33,6 +37,9 @@ log = logging.getLogger(__name__)
 RESTART_MAX_S: Final = 30.0
 STEADY_S: Final = 60.0
 """A worker that ran for so long is started again immediately."""
+PAGE_S: Final = 5.0
+"""Time for a worker to make its metrics page; without it, the machine's page goes out."""
+MACHINE_METRICS: Final = "/machine/metrics"
 _LOOK_S: Final = 0.05
 
 
@@ -123,6 +130,11 @@ class Worker:
     command: Callable[[], list[str]]
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     """Set for good once it has served."""
+    machine_page: Callable[[], Awaitable[bytes]] | None = None
+    """Makes the page that :data:`MACHINE` asks for; set by the supervisor."""
+    _channel: Channel | None = None
+    _serves: bool = False
+    """Whether its present process has said so."""
     _process: asyncio.subprocess.Process | None = None
     _wanted: signal.Signals | None = None
 
@@ -131,7 +143,6 @@ class Worker:
         process is gone, because its end of the socket pair then reads nothing more."""
         ours, theirs = socket.socketpair()
         with ours:
-            ours.setblocking(False)
             with theirs:
                 self._process = process = await asyncio.create_subprocess_exec(
                     *self.command(), "--supervised", str(theirs.fileno()),
@@ -139,10 +150,28 @@ class Worker:
                 )  # fmt: skip
             if self._wanted is not None:  # it came while the process was being started
                 process.send_signal(self._wanted)
-            with contextlib.suppress(OSError):
-                if await asyncio.get_running_loop().sock_recv(ours, 1):
-                    self.ready.set()
+            self._channel = channel = Channel(ours, self._answer)
+            self._serves = False
+            await channel.open()
+            await channel.run()
             return await process.wait()
+
+    async def _answer(self, question: bytes) -> bytes:
+        if question == READY:
+            self._serves = True
+            self.ready.set()
+        elif question == MACHINE and self.machine_page is not None:
+            return await self.machine_page()
+        return b""
+
+    async def metrics(self) -> bytes | None:
+        """Return its metrics page; ``None``: it does not answer."""
+        if self._channel is None or not self._serves:
+            return None
+        try:
+            return await self._channel.ask(METRICS, PAGE_S)
+        except (ChannelClosed, TimeoutError):
+            return None
 
     def signal(self, number: signal.Signals) -> None:
         self._wanted = number
@@ -163,6 +192,8 @@ class Supervisor:
         self._restart_s = restart_s
         self._stopping = asyncio.Event()
         self._code = 0
+        for one in workers:
+            one.machine_page = self._page
 
     async def run(self) -> int:
         """Return 0 after a signal; 1 if a worker ended before it was ready for the first time, or did not stop well."""
@@ -191,6 +222,10 @@ class Supervisor:
             for one in self._workers:
                 one.signal(signal.SIGKILL)
         self._stopping.set()
+
+    async def _page(self) -> bytes:
+        pages = await asyncio.gather(*(one.metrics() for one in self._workers))
+        return merged({one.node_id: page for one, page in zip(self._workers, pages, strict=True)})
 
     async def _say_ready(self) -> None:
         for one in self._workers:
@@ -262,18 +297,29 @@ def supervise(
     return asyncio.run(run())
 
 
-def report_to(fd: int) -> None:
-    """Tell the supervisor that this worker is ready, and stop in an orderly way once the supervisor is gone. Call it on
-    the event loop."""
-    supervisor = socket.socket(fileno=fd)
-    supervisor.setblocking(False)
-    loop = asyncio.get_running_loop()
+async def report_to(fd: int, node: Node) -> None:
+    """Tell the supervisor that this worker is ready, exchange metrics with it, and stop in an orderly way once it is
+    gone."""
 
-    def gone() -> None:
-        loop.remove_reader(fd)
-        log.warning("the supervisor is gone: stopping")
-        os.kill(os.getpid(), signal.SIGTERM)
+    from tidelog.broker.node.http import Page, text_page
 
-    loop.add_reader(supervisor, gone)
-    with contextlib.suppress(OSError):
-        supervisor.send(b"r")
+    async def answer(question: bytes) -> bytes:
+        return (await node.metrics()).body if question == METRICS else b""
+
+    channel = Channel(socket.socket(fileno=fd), answer)
+
+    async def machine() -> Page:
+        try:
+            body = await channel.ask(MACHINE, 2 * PAGE_S)
+        except (ChannelClosed, TimeoutError) as trouble:
+            return text_page(503, f"expected the supervisor to answer, found: {trouble or 'silence'}\n")
+        return Page(200, (await node.metrics()).content_type, body)
+
+    await channel.open()
+    running = asyncio.create_task(channel.run(), name="supervisor")
+    node.add_page(MACHINE_METRICS, machine)
+    with contextlib.suppress(ChannelClosed, TimeoutError):
+        await channel.ask(READY, PAGE_S)
+    await running
+    log.warning("the supervisor is gone: stopping")
+    os.kill(os.getpid(), signal.SIGTERM)

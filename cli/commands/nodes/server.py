@@ -23,6 +23,8 @@ from tidelog.cli.terminal.settings import settings_option
 from tidelog.model.escaping import escaped
 
 if TYPE_CHECKING:
+    import asyncio
+
     from tidelog.broker.node.node import Node, NodeNetwork
     from tidelog.model.settings.broker_config import NodeConfig
     from tidelog.proto.logs.metadata_records import MetadataRecord
@@ -146,6 +148,8 @@ def serve(
         _warn_of_open_directory(directory)
     _warn_of_readable_secrets(config, node_config)
 
+    reporting: list[asyncio.Task[None]] = []
+
     def say(node: Node) -> None:
         roles = " and ".join(node_config.process_roles)
         where = " ".join(str(listener) for listener in node_config.listeners)
@@ -157,9 +161,11 @@ def serve(
             node_config.node_id, roles, where, time.monotonic() - started,
         )  # fmt: skip
         if supervised is not None:
+            import asyncio
+
             from tidelog.cli.local.workers import report_to
 
-            report_to(supervised)
+            reporting.append(asyncio.get_running_loop().create_task(report_to(supervised, node), name="supervisor"))
 
     from tidelog.broker.node.node import NodeRefused
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from tests.virtual_time import run_virtual
 from tidelog import Admin
+from tidelog.cli.local.machine_page import merged
 from tidelog.cli.local.process import mark_of, pids
 from tidelog.cli.local.workers import Supervisor, Worker, check_workers
 from tidelog.client.admin.types import NewTopic
@@ -70,6 +72,19 @@ def test_a_worker_has_its_own_id_ports_and_directories() -> None:
 def test_what_several_workers_cannot_share_is_refused(settings: dict[str, str], step: int, text: str) -> None:
     with pytest.raises(ConfigError, match=text.replace("(", r"\(")):
         check_workers(config(**settings), 2, step)
+
+
+def test_pages_are_merged_family_by_family() -> None:
+    first = b'# HELP a_total What.\n# TYPE a_total counter\na_total 1.0\na_total{topic="x,\\"}"} 2.0\n'
+    second = first + b'# TYPE b histogram\nb_bucket{le="+Inf"} 1.0\nb_sum{} 3.0\n'
+    assert merged({1: first, 1001: second, 2001: None}).decode() == (
+        "# HELP a_total What.\n# TYPE a_total counter\n"
+        'a_total{node_id="1"} 1.0\na_total{node_id="1",topic="x,\\"}"} 2.0\n'
+        'a_total{node_id="1001"} 1.0\na_total{node_id="1001",topic="x,\\"}"} 2.0\n'
+        '# TYPE b histogram\nb_bucket{node_id="1001",le="+Inf"} 1.0\nb_sum{node_id="1001"} 3.0\n'
+        "# HELP tidelog_worker_up Whether the worker answered this scrape.\n# TYPE tidelog_worker_up gauge\n"
+        'tidelog_worker_up{node_id="1"} 1\ntidelog_worker_up{node_id="1001"} 1\ntidelog_worker_up{node_id="2001"} 0\n'
+    )
 
 
 Seen = list[tuple[float, int, str]]
@@ -151,6 +166,7 @@ class Machine:
             ports = free_ports(4, random.Random())
         client, replication, controller, http = ports
         self.address = f"127.0.0.1:{client}"
+        self.http = http
         self.output = directory / "output.txt"
         self.arguments = {
             "node.id": "1",
@@ -188,6 +204,10 @@ class Machine:
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.02)
 
+    def page(self, path: str, worker: int) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.http + worker * STEP}{path}", timeout=LONG_S) as answer:
+            return str(answer.read().decode())
+
     def workers(self) -> dict[int, int]:
         """The pid of each worker by node id, found by what only its command says."""
         data, found = self.arguments["log.dirs"], {}
@@ -223,12 +243,19 @@ def test_a_dead_worker_is_started_again_and_all_end_with_the_supervisor(machine:
         led = {at.leader for at in admin.describe_topics(["t"])[0].partitions}
         assert led == {1, 1001}
 
+        for worker in (0, 1):  # either answers for the machine
+            page = machine.page("/machine/metrics", worker)
+            for node in (1, 1001):
+                assert f'tidelog_worker_up{{node_id="{node}"}} 1' in page
+                assert f'tidelog_uptime_seconds{{node_id="{node}"}}' in page
         before = machine.workers()
         marks = {node: mark_of(pid) for node, pid in before.items()}
         subprocess.run(["kill", "-9", str(before[1001])], check=True)
         machine.await_text("node 1001 ended with exit code -9: starting it again")
+        assert 'tidelog_worker_up{node_id="1001"} 0' in machine.page("/machine/metrics", 0)
         machine.wait(lambda: machine.output.read_text().count("node 1001 serves as broker") == 2)
         assert {int(one.node_id) for one in admin.describe_cluster().brokers if not one.fenced} == {1, 1001}
+        machine.wait(lambda: 'tidelog_worker_up{node_id="1001"} 1' in machine.page("/machine/metrics", 0))
     after = machine.workers()
     assert after[1] == before[1]
     assert mark_of(after[1001]) != marks[1001]
