@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidelog.chaos.checkers.delays import Arrival, DelayedSend
 from tidelog.chaos.checkers.history import NO_OFFSET, Outcome
 from tidelog.chaos.workloads.appending import Appender
-from tidelog.chaos.workloads.incarnation import Incarnation
+from tidelog.chaos.workloads.reading import Gatherer
 from tidelog.chaos.workloads.world import World
-from tidelog.client.errors import TidelogError
+from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.records.message_headers import CANCEL, DELAY_DUE, DELAY_ID, DELAY_MS, DELIVER_AT, DELIVER_TO
 
@@ -76,42 +75,24 @@ class DelayWriter(Appender):
             self._there = [*self._there[-20:], (at, offset, mark)]
 
 
-class DelayReader(Incarnation):
+class DelayReader(Gatherer):
     """Reads targets, what is committed, and notes when it got each record."""
 
     def __init__(self, name: str, world: World, partitions: Sequence[TopicPartition]) -> None:
-        self._partitions = partitions
         self.arrivals: list[Arrival] = []
-        super().__init__(name, world)
+        super().__init__(name, world, partitions, self._got)
 
-    def _make(self) -> None:
-        self._consumer = self.process.consumer(
-            isolation_level="read_committed", auto_offset_reset="earliest", fetch_max_wait_ms=200
+    def _got(self, record: ConsumerRecord) -> None:
+        told = {name: (value or b"").decode() for name, value in record.headers}
+        _, partition, offset = told.get(DELAY_ID, "?--1--1").rsplit("-", 2)
+        self.arrivals.append(
+            Arrival(
+                record.value or b"",
+                (record.topic, record.partition),
+                record.offset,
+                (int(partition or -1), int(offset or -1)),
+                int(told.get(DELAY_DUE, 0)),
+                record.timestamp,
+                self.world.wall_ms(),
+            )
         )
-
-    def _ended_by(self, error: TidelogError) -> None:
-        self.world.violated(f"{self.name} ended by itself: {error!r}")
-
-    async def _run(self) -> None:
-        consumer = self._consumer
-        await consumer.start()
-        consumer.assign(list(self._partitions))
-        while not self.stopping:
-            got = await consumer.poll(0.2)
-            seen_ms = self.world.wall_ms()
-            for record in got:
-                told = {name: (value or b"").decode() for name, value in record.headers}
-                _, partition, offset = told.get(DELAY_ID, "?--1--1").rsplit("-", 2)
-                self.arrivals.append(
-                    Arrival(
-                        record.value or b"",
-                        (record.topic, record.partition),
-                        record.offset,
-                        (int(partition or -1), int(offset or -1)),
-                        int(told.get(DELAY_DUE, 0)),
-                        record.timestamp,
-                        seen_ms,
-                    )
-                )
-            await asyncio.sleep(0)
-        await consumer.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tidelog.chaos.checkers.history import Polled, Positioned, by_partition
@@ -11,6 +11,7 @@ from tidelog.chaos.checkers.replication import VisibleMarkJudge
 from tidelog.chaos.workloads.incarnation import Incarnation
 from tidelog.chaos.workloads.world import Records, World
 from tidelog.client.errors import CorruptRecordError, OffsetOutOfRangeError, TidelogError
+from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicPartition
 
 POLL_S: Final = 0.5
@@ -131,3 +132,32 @@ class Reader(Incarnation):
         self.consumer.seek(at, offset)
         self.positions[at] = offset
         self._history.position(Positioned(self.name, at, offset))
+
+
+class Gatherer(Incarnation):
+    """Reads what is committed in partitions, from their start, and passes on each record."""
+
+    def __init__(
+        self, name: str, world: World, partitions: Sequence[TopicPartition], got: Callable[[ConsumerRecord], None]
+    ) -> None:
+        self._partitions = partitions
+        self._pass_on = got
+        super().__init__(name, world)
+
+    def _make(self) -> None:
+        self._consumer = self.process.consumer(
+            isolation_level="read_committed", auto_offset_reset="earliest", fetch_max_wait_ms=200
+        )
+
+    def _ended_by(self, error: TidelogError) -> None:
+        self.world.violated(f"{self.name} ended by itself: {error!r}")
+
+    async def _run(self) -> None:
+        consumer = self._consumer
+        await consumer.start()
+        consumer.assign(list(self._partitions))
+        while not self.stopping:
+            for record in await consumer.poll(0.2):
+                self._pass_on(record)
+            await asyncio.sleep(0)
+        await consumer.close()

@@ -44,16 +44,20 @@ class Copying:
 
     def member(self, scale: int) -> dict[str, Any]:
         """Return settings of a consumer whose commits belong to transactions."""
-        return {
-            "session_timeout_ms": 3_000 * scale,
-            "heartbeat_interval_ms": 500 * scale,
-            "max_poll_interval_ms": 6_000 * scale,
-            "request_timeout_ms": 3_000,
-            "default_api_timeout_ms": 10_000 * scale,
-            "metadata_max_age_ms": 2_000 * scale,
-            "fetch_max_wait_ms": 300,
-            **self.settings,
-        }
+        return {**member_settings(scale), **self.settings}
+
+
+def member_settings(scale: int) -> dict[str, Any]:
+    """Return settings of a group's member that soon notices what fails."""
+    return {
+        "session_timeout_ms": 3_000 * scale,
+        "heartbeat_interval_ms": 500 * scale,
+        "max_poll_interval_ms": 6_000 * scale,
+        "request_timeout_ms": 3_000,
+        "default_api_timeout_ms": 10_000 * scale,
+        "metadata_max_age_ms": 2_000 * scale,
+        "fetch_max_wait_ms": 300,
+    }
 
 
 class Copier(Incarnation):

@@ -21,7 +21,7 @@ from tidelog.client.producer.producer import AsyncProducer
 from tidelog.client.record import ConsumerRecord
 from tidelog.client.workers.board import OrderedBy, Work
 from tidelog.client.workers.handling import Failure
-from tidelog.client.workers.owning import Owning
+from tidelog.client.workers.owning import Owning, is_member
 from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, Plan, WorkersCounts, log
 from tidelog.client.workers.retry import RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
@@ -184,16 +184,19 @@ class AsyncWorkers:
 
     async def _bury(self) -> None:
         """Write the dead letters of the records that were given up."""
-        plan = self._plan
+        plan, consumer = self._plan, self._consumer
+        if self._producer is None or consumer is None:
+            return
         async with self._changed:
-            letters = plan.letters()
-        if letters is None or self._producer is None or self._consumer is None:
+            member = consumer.group_metadata()
+            letters = plan.letters() if is_member(member) else None
+        if letters is None:
             return
         try:
             async with self._producer.transaction() as producer:
                 for letter in letters.arguments:
                     await producer.send(**letter)
-                await producer.send_offsets_to_transaction(letters.offsets, self._consumer.group_metadata())
+                await producer.send_offsets_to_transaction(letters.offsets, member)
         except TidelogError as error:
             async with self._changed:
                 wait_s = plan.aborted(error)

@@ -1,10 +1,10 @@
-"""Passes on what the group says about partitions."""
+"""What the group says about partitions, and about the member."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tidelog.client.group_types import ConsumerRebalanceListener
+from tidelog.client.group_types import ConsumerGroupMetadata, ConsumerRebalanceListener
 from tidelog.model.ids import TopicPartition
 
 Told = Callable[[list[TopicPartition]], Awaitable[None] | None]
@@ -24,3 +24,9 @@ class Owning(ConsumerRebalanceListener):
 
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> Awaitable[None] | None:
         return self._disown(partitions)
+
+
+def is_member(member: ConsumerGroupMetadata) -> bool:
+    """Return whether the group knows the member. If not, its partitions may belong to another one, and a transaction in
+    its name would commit offsets that no coordinator checks."""
+    return member.generation_id > 0

@@ -107,8 +107,10 @@ class Plan:
             tracer,
             group_id,
         )
+        # leaders of delay topics write in transactions, and an aborted copy is not to be handled
+        level = {} if self.retry.through is None else {"isolation_level": "read_committed"}
         self.consumer_settings: Final = {
-            "auto_offset_reset": "earliest", **given, "group_id": group_id, "enable_auto_commit": False,
+            "auto_offset_reset": "earliest", **level, **given, "group_id": group_id, "enable_auto_commit": False,
         }  # fmt: skip
         name = f"{group_id}-{given.get('group_instance_id') or f'{self.rng.getrandbits(64):016x}'}"
         self.producer_settings: Final = {
@@ -129,6 +131,11 @@ class Plan:
             raise ValueError(f"ordered_by: expected 'key', 'partition' or 'none', found {ordered_by!r}")
         if in_flight_max < self.workers:
             raise ValueError(f"in_flight_max: expected workers ({self.workers}) or more, found {in_flight_max}")
+        if self.retry.through is not None and given.get("isolation_level", "read_committed") != "read_committed":
+            raise ConfigError(
+                "isolation_level: expected 'read_committed' with RetryPolicy(through=…), whose records come again in "
+                f"transactions, found {given['isolation_level']!r}"
+            )
         if self.dead_letters in self.topics:
             raise ValueError(f"dead_letters: expected a topic that is not being read, found {self.dead_letters!r}")
         if self.time_to_live is not None and self.time_to_live.dead_letters and self.dead_letters is None:

@@ -14,7 +14,7 @@ from tidelog.client.errors import (
 )
 from tidelog.client.workers.blocking_base import BlockingWorkers
 from tidelog.client.workers.board import Work
-from tidelog.client.workers.owning import Owning
+from tidelog.client.workers.owning import Owning, is_member
 from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, WorkersCounts, log
 from tidelog.model.ids import TopicPartition
 
@@ -109,16 +109,19 @@ class Workers(BlockingWorkers):
 
     def _bury(self) -> None:
         """Write the dead letters of the records that were given up."""
-        plan = self._plan
+        plan, consumer = self._plan, self._consumer
+        if self._producer is None or consumer is None:
+            return
         with self._changed:
-            letters = plan.letters()
-        if letters is None or self._producer is None or self._consumer is None:
+            member = consumer.group_metadata()
+            letters = plan.letters() if is_member(member) else None
+        if letters is None:
             return
         try:
             with self._producer.transaction() as producer:
                 for letter in letters.arguments:
                     producer.send(**letter)
-                producer.send_offsets_to_transaction(letters.offsets, self._consumer.group_metadata())
+                producer.send_offsets_to_transaction(letters.offsets, member)
         except TidelogError as error:
             with self._changed:
                 wait_s = plan.aborted(error)

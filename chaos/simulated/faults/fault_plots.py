@@ -368,6 +368,14 @@ def zombie_copier(rng: random.Random, partition: int, n: str, victim: int) -> li
     return [(0.0, "pause-producer", (rng.choice((3, 4)), _about(rng, 4.5, 0.25)))]
 
 
+def zombie_worker(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
+    """A program freezes in the middle of a transaction's steps, until others have its partitions and it has timed
+    out."""
+    step = rng.choice(("TxnOffsetCommitRequest", "AddOffsetsToTxnRequest", "EndTxnRequest", "WriteTxnMarkersRequest"))
+    acts = ("pause-producer", str(rng.randrange(2)), _about(rng, rng.choice((4.5, 8.0))))
+    return [(0.0, "at-step", (step, rng.choice((0, 1, 2, 4)), 6.0, *acts))]
+
+
 def deposed_is_asked(rng: random.Random, partition: int, n: str, victim: int) -> list[Act]:
     """A leader of inputs is cut off from the others, not from clients, and does not know that it was replaced; the
     copiers of inputs restart meanwhile, and by chance ask this leader first."""
@@ -420,6 +428,7 @@ PLOTS: Final[Mapping[str, Plot]] = MappingProxyType(
         "unheard-promotion": unheard_promotion,
         "deposed-target": deposed_target,
         "zombie-copier": zombie_copier,
+        "zombie-worker": zombie_worker,
         "leaders-in-turns": leaders_in_turns,
         "deposed-is-asked": deposed_is_asked,
     }

@@ -23,6 +23,7 @@ from tidelog.chaos.simulated.mutants.metadata.reassignment_mutants import MUTANT
 from tidelog.chaos.simulated.mutants.metadata.version_mutants import MUTANTS as _VERSIONS
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 from tidelog.chaos.simulated.mutants.replication_mutants import MUTANTS as _REPLICATION
+from tidelog.chaos.simulated.mutants.retry_mutants import MUTANTS as _RETRIES
 from tidelog.chaos.simulated.mutants.sink_mutants import MUTANTS as _SINKS
 from tidelog.chaos.simulated.mutants.spark_mutants import MUTANTS as _SPARK
 from tidelog.chaos.simulated.mutants.transaction_mutants import MUTANTS as _TRANSACTIONS
@@ -41,6 +42,7 @@ ALL: tuple[Mutant, ...] = (
     *_TRANSACTIONS,
     *_SINKS,
     *_DELAYS,
+    *_RETRIES,
     *_SPARK,
     *_DAMAGE,
     *_ANSWERS,

@@ -1,0 +1,1 @@
+"""Judges of what programs build on the log."""

@@ -1,0 +1,1 @@
+"""Programs on the log, of the kinds that docs/patterns.md describes."""
