@@ -87,7 +87,7 @@ def rounds(root: Path, count: int, nodes: int, minutes: float) -> list[dict[str,
         fill(cluster.bootstrap, _FEW, 100, SMALL * queries.TRIGGERS_MAX, acks="all")
         with queries.session({"spark.jars": ",".join(map(str, classes))}) as spark:
             bench = Bench(spark, admin, nodes, root, [Side(name, cluster.bootstrap) for name in (OURS, THEIRS)])
-            found = []
+            found: list[dict[str, float]] = []
             until = time.monotonic() + 60 * minutes
             while len(found) < 2 or (len(found) <= count and time.monotonic() < until):
                 print(f"round {len(found)} of {count}", file=sys.stderr, flush=True)
