@@ -42,15 +42,16 @@ def _view(call: Call) -> View:
     return call.desk.messages.view(call.names["topic"], call.session.user)
 
 
-async def _partitions(call: Call) -> list[TopicPartition]:
-    """Return the requested partitions that have a leader: by number, or all."""
+async def _partitions(call: Call) -> tuple[list[TopicPartition], list[int]]:
+    """Return the requested partitions, by number, or all: those that have a leader, and those that have none."""
     name = call.names["topic"]
     (found,) = await call.desk.admin._inner.describe_topics([name])
     wanted = call.text("partition")
     chosen = [one for one in found.partitions if not wanted or str(one.partition) == wanted]
     if not chosen:
         raise Wrong(f"partition: expected 0 to {len(found.partitions) - 1}, found {wanted[:20]!r}")
-    return [TopicPartition(name, one.partition) for one in chosen if one.leader >= 0]
+    led = [TopicPartition(name, one.partition) for one in chosen if one.leader >= 0]
+    return led, [one.partition for one in chosen if one.leader < 0]
 
 
 async def _offsets(call: Call, places: list[TopicPartition], spec: OffsetSpec) -> dict[int, int]:
@@ -60,13 +61,14 @@ async def _offsets(call: Call, places: list[TopicPartition], spec: OffsetSpec) -
     return {at.partition: int(one.offset) for at, one in found.items()}
 
 
-async def scan_of(call: Call, fetches: Fetches) -> Scan:
-    """Return the search that a call asks for. Raises :class:`Wrong` and errors of the cluster."""
+async def scan_of(call: Call, fetches: Fetches) -> tuple[Scan, list[int]]:
+    """Return the search that a call asks for, and the partitions that it leaves out because they have no leader. Raises
+    :class:`Wrong` and errors of the cluster."""
     wanted = filter_of(call)
     place = call.choice("from", PLACES, "newest")
     going_on = _going_on(call.text("positions")) if place == "go-on" else {}
     newest_first = call.text("order") == "newest" if going_on else place == "newest"
-    places = await _partitions(call)
+    places, leaderless = await _partitions(call)
     firsts = await _offsets(call, places, OffsetSpec.earliest())
     ends = await _offsets(call, places, OffsetSpec.latest())
     if place == "newest":
@@ -81,7 +83,7 @@ async def scan_of(call: Call, fetches: Fetches) -> Scan:
         positions = {partition: at if at >= 0 else ends[partition] for partition, at in found.items()}
     else:
         positions = {at: min(max(going_on[at], firsts[at]), ends[at]) for at in going_on.keys() & firsts.keys()}
-    return Scan(
+    scan = Scan(
         fetches,
         call.names["topic"],
         positions,
@@ -92,6 +94,7 @@ async def scan_of(call: Call, fetches: Fetches) -> Scan:
         call.text("control") == "yes",
         Limits(rows=call.number("rows", ROWS_MAX, 1, ROWS_MAX)),
     )
+    return scan, leaderless
 
 
 def _going_on(text: str) -> dict[int, int]:
@@ -104,28 +107,36 @@ def _going_on(text: str) -> dict[int, int]:
 
 
 async def search(call: Call) -> AsyncIterator[bytes]:
-    """Yield ``rows`` events as rows are found and ``done`` at the end: how much was read, what stopped it, where to
-    continue."""
+    """Yield ``rows`` events as rows are found and ``done`` at the end: how much was read and how many offsets are left,
+    what stopped it, where to continue, which partitions were left out."""
     async with call.desk.fetcher() as fetches:
-        scan = await scan_of(call, fetches)
+        scan, leaderless = await scan_of(call, fetches)
         async with aclosing(scan.run()) as found:
             async for rows in found:
-                yield event({"rows": rows, "scanned": asdict(scan.scanned)}, "rows")
-        positions = ",".join(f"{at}:{offset}" for at, offset in sorted(scan.positions.items()))
+                yield event({"rows": rows, "scanned": asdict(scan.scanned), "left": scan.left}, "rows")
+        waiting = {at: offset for at, offset in _going_on(call.text("positions")).items() if at in leaderless}
+        positions = ",".join(f"{at}:{offset}" for at, offset in sorted({**waiting, **scan.positions}.items()))
         order = "newest" if scan.newest_first else "oldest"
-        yield event({"scanned": asdict(scan.scanned), "positions": positions, "order": order}, "done")
+        yield event(
+            {
+                "scanned": asdict(scan.scanned), "left": scan.left, "leaderless": leaderless, "positions": positions,
+                "order": order,
+            },
+            "done",
+        )  # fmt: skip
 
 
 async def tail(call: Call) -> AsyncIterator[bytes]:
     """Yield new records, at most :data:`TAIL_ROWS_MAX` per second, and how many more there were."""
     wanted, view = filter_of(call), _view(call)
     async with call.desk.fetcher() as fetches:
-        places = await _partitions(call)
+        places, _ = await _partitions(call)
         positions = await _offsets(call, places, OffsetSpec.latest())
         yield event({"rows": [], "passed": 0}, "rows")
         while True:
             await asyncio.sleep(TAIL_S)
-            ends = await _offsets(call, await _partitions(call), OffsetSpec.latest())
+            places, leaderless = await _partitions(call)
+            ends = await _offsets(call, places, OffsetSpec.latest())
             for partition in ends.keys() - positions.keys():
                 positions[partition] = 0  # the topic has grown
             before = {at: min(positions[at], end) for at, end in ends.items()}
@@ -138,7 +149,7 @@ async def tail(call: Call) -> AsyncIterator[bytes]:
             passed = sum(end - scan.positions[at] for at, end in ends.items())
             positions = dict(ends)
             if rows or passed:
-                yield event({"rows": rows, "passed": passed}, "rows")
+                yield event({"rows": rows, "passed": passed, "leaderless": leaderless}, "rows")
             else:
                 yield b""
 

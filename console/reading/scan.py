@@ -105,6 +105,11 @@ class Scan:
     scanned: Scanned = field(default_factory=Scanned)
     _began_s: float = 0.0
 
+    @property
+    def left(self) -> int:
+        """Return how many offsets it has not looked at."""
+        return sum(abs(self.bounds[at] - position) for at, position in self.positions.items())
+
     async def run(self) -> AsyncGenerator[Rows]:
         """Yield rows as they are found, and an empty list at least once a second to show progress."""
         self._began_s = told_s = time.monotonic()

@@ -22,6 +22,7 @@ _KNOWN_MAX: Final = 1_000
 _CERTIFICATE: Final = "x509_pem_cert"
 _AUTHORIZATION: Final = "authorization"
 _SCHEME: Final = "Tidelog "
+_NO_GREETING: Final = "before receiving SETTINGS frame"
 _CLOSED: Final = ("Socket closed", "Connection reset", "Secure read failed")
 """gRPC's message for a connection that ended before any data."""
 
@@ -126,7 +127,9 @@ def refusal(detail: str) -> str | None:
 
 
 def suspicion(detail: str, *, tls: bool) -> str:
-    """Return possible reasons for a connection that was closed immediately."""
+    """Return possible reasons for a connection that was closed immediately, or is not greeted."""
+    if _NO_GREETING in detail:
+        return "; the peer did not greet in time: it is overloaded or stopped, or too far away"
     if not any(sign in detail for sign in _CLOSED):
         return ""
     if tls and "Handshake read failed" in detail:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,8 +17,10 @@ from tidelog.console.access import access_of
 from tidelog.console.schemas.settings import load
 from tidelog.console.web.sessions import IDLE_S
 from tidelog.testing import Cluster
+from tidelog.testing.ports import LOOPBACK
 
 from .conftest import Console
+from .slow_link import SlowLink
 
 if TYPE_CHECKING:  # a machine may lack it
     from playwright.sync_api import Browser, ConsoleMessage, Request
@@ -185,6 +188,81 @@ def test_a_page_without_anything_and_one_whose_node_dies(browser: Browser) -> No
         finally:
             page.close()
             console.close()
+
+
+def test_half_of_a_cluster_that_is_down_is_told_page_by_page(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.console.desk.ANSWER_MS", 4_000)
+    with Cluster(4, transport="grpc", config={"http.listener": ""}) as cluster:
+        with cluster.admin() as admin, cluster.producer() as producer:
+            admin.create_topics([NewTopic("kept", assignments={0: (1, 2)}), NewTopic("gone", assignments={0: (3, 4)})])
+            admin.create_topics([NewTopic("half", assignments={0: (1,), 1: (3,)})])
+            for number in range(4):
+                producer.send("half", b"v%d" % number, partition=number % 2)
+            producer.flush()
+        for node in (3, 4):
+            cluster.kill(node)
+        console = Console(cluster.bootstrap, access_of({}), {"version": "0", "drills": False})
+        page = Page(browser, console, **LOOKS[0])
+        try:
+            for path, text in (
+                ("/topics", "1 without a leader"), ("/topics/gone", "none"),
+                ("/groups", "There is no group yet."), ("/nodes/3", "expected one of the live brokers"),
+                ("/topics/gone/messages", "no partition of that topic has a leader"),
+                ("/topics/half/messages?from=oldest", "left out: 1 partition (1)"),
+                ("/", "2 of 4 brokers"),
+            ):  # fmt: skip
+                page.go(path)
+                page.tab.get_by_text(text).first.wait_for()
+            assert all("status of 503" in one for one in page.complaints), page.complaints
+        finally:
+            page.close()
+            console.close()
+
+
+def test_a_slow_cluster_is_shown_late_and_a_silent_one_is_told(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.console.desk.ANSWER_MS", 4_000)
+    there: list[Cluster] = []
+
+    def port(name: str) -> int:
+        return next(one.port for one in there[0].node_config(1).listeners if one.name == name)
+
+    links = {name: SlowLink(partial(port, name)) for name in ("KAFKA", "CLIENT")}
+    advertised = ",".join(f"{name}://{LOOPBACK}:{link.port}" for name, link in links.items())
+    with Cluster(1, transport="grpc", config={"advertised.listeners": advertised, "http.listener": ""}) as cluster:
+        there.append(cluster)
+        cluster.create_topic("there")
+        console = Console(f"{LOOPBACK}:{links['KAFKA'].port}", access_of({}), {"version": "0", "drills": False})
+        page = Page(browser, console, **LOOKS[0])
+        try:
+            page.go("/topics")
+            page.tab.get_by_role("link", name="there", exact=True).wait_for()
+            for link in links.values():
+                link.delay_s = 0.15
+                link.bytes_per_s = 100_000
+            page.go("/topics/there/messages?from=oldest&value=x")
+            page.tab.get_by_text("Nothing was found.").wait_for()
+            assert page.tab.get_by_role("alert").count() == 0
+            assert page.complaints == []
+            page.close()
+            for link in links.values():
+                link.delay_s = None
+            console.close()
+            monkeypatch.setattr("tidelog.console.desk.ANSWER_MS", 500)
+            console = Console(console.bootstrap, access_of({}), {"version": "0", "drills": False})
+            page = Page(browser, console, **LOOKS[0])
+            page.go("/topics")
+            page.tab.get_by_role("alert").get_by_text(re.compile("no answer|could be reached")).first.wait_for()
+            for link in links.values():
+                link.delay_s, link.bytes_per_s = 0.0, None
+            page.tab.get_by_role("link", name="there", exact=True).wait_for()
+            assert page.complaints == []
+        finally:
+            page.close()
+            console.close()
+            for link in links.values():
+                link.close()
 
 
 def test_a_full_cluster_is_shown_page_by_page(browser: Browser) -> None:

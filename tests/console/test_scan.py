@@ -146,11 +146,13 @@ def test_each_bound_stops_a_search_and_it_goes_on_where_it_stopped(
     scan = scan_of({0: leader}, newest_first=newest_first, limits=limits)
     first = [row["offset"] for row in rows_of(scan)]
     assert scan.scanned.stopped == bound
+    assert scan.left == (scan.positions[0] if newest_first else 400 - scan.positions[0]) > 0
     assert leader.asked < 30
     rest = scan_of({0: leader}, newest_first=newest_first, positions=dict(scan.positions), limits=WITHOUT_END)
     offsets = first + [row["offset"] for row in rows_of(rest)]
     assert sorted(set(offsets)) == list(range(400)), "nothing is left out"
     assert len(offsets) == 400, "and nothing comes twice"
+    assert rest.left == 0
 
 
 def test_the_newest_of_every_partition_are_among_the_first() -> None:

@@ -57,14 +57,14 @@ function Search({ topic, query }) {
     if (more) for (const [name, value] of Object.entries(more)) fields.set(name, value);
     const stream = (source.current = new EventSource(`${at("api", "topics", topic, "messages")}?${fields}`));
     stream.addEventListener("rows", (event) => {
-      const { rows, scanned } = JSON.parse(event.data);
-      set((before) => ({ ...before, rows: [...before.rows, ...rows].slice(-KEPT_MAX), scanned }));
+      const { rows, scanned, left } = JSON.parse(event.data);
+      set((before) => ({ ...before, rows: [...before.rows, ...rows].slice(-KEPT_MAX), scanned, left }));
     });
     stream.addEventListener("done", (event) => {
-      const { scanned, positions, order } = JSON.parse(event.data);
+      const { scanned, left, leaderless, positions, order } = JSON.parse(event.data);
       stream.close();
       total.current = { records: total.current.records + scanned.records, bytes: total.current.bytes + scanned.bytes };
-      set((before) => ({ ...before, going: false, scanned: null, stopped: STOPS[scanned.stopped], more: scanned.stopped === "end" ? null : { from: "go-on", positions, order } }));
+      set((before) => ({ ...before, going: false, scanned: null, left, leaderless, stopped: STOPS[scanned.stopped], more: scanned.stopped === "end" ? null : { from: "go-on", positions, order } }));
     });
     stream.addEventListener("trouble", (event) => {
       const told = JSON.parse(event.data);
@@ -87,9 +87,9 @@ function Search({ topic, query }) {
     return () => source.current?.close();
   }, []);
   const read = { records: total.current.records + (found.scanned?.records ?? 0), bytes: total.current.bytes + (found.scanned?.bytes ?? 0) };
-  return html`<div class="bar" role="status"><span>${found.going ? "Reading: " : ""}${plural(found.rows.length, "message")} shown; ${plural(read.records, "record")}, ${bytes(read.bytes)} read${!found.going && found.stopped ? `; ${found.stopped}` : ""}.</span>
+  return html`<div class="bar" role="status"><span>${found.going ? "Reading: " : ""}${plural(found.rows.length, "message")} shown; ${plural(read.records, "record")}, ${bytes(read.bytes)} read${!found.going && found.stopped ? `; ${found.stopped}` : ""}${found.left > 0 ? `; ${plural(found.left, "offset")} left` : ""}.</span>
       <span class="buttons">${found.going && html`<button type="button" onClick=${stop}>Stop</button>`}${found.more && html`<button type="button" onClick=${goOn}>Go on</button>`}</span></div>
-    <${Problem} trouble=${found.trouble} />
+    <${Problem} trouble=${found.trouble} /><${Leaderless} partitions=${found.leaderless} />
     <${Rows} topic=${topic} rows=${found.rows} empty=${found.going ? "Nothing found so far." : "Nothing was found."} />`;
 }
 
@@ -98,8 +98,8 @@ function Tail({ topic, query }) {
   useEffect(() => {
     const stream = new EventSource(`${at("api", "topics", topic, "tail")}?${query}`);
     stream.addEventListener("rows", (event) => {
-      const { rows, passed } = JSON.parse(event.data);
-      set((before) => ({ ...before, lost: false, trouble: null, rows: [...rows.reverse(), ...before.rows].slice(0, 200), shown: before.shown + rows.length, passed: before.passed + passed }));
+      const { rows, passed, leaderless } = JSON.parse(event.data);
+      set((before) => ({ ...before, lost: false, trouble: null, leaderless, rows: [...rows.reverse(), ...before.rows].slice(0, 200), shown: before.shown + rows.length, passed: before.passed + passed }));
     });
     stream.addEventListener("trouble", (event) => {
       const told = JSON.parse(event.data);
@@ -110,8 +110,10 @@ function Tail({ topic, query }) {
     return () => stream.close();
   }, []);
   return html`<p role="status">${found.lost ? "Connection lost; trying again." : "Waiting for new messages."} ${plural(found.shown, "message")} came${found.passed > 0 ? `; ${count(found.passed)} more were too many to show` : ""}.</p>
-    <${Problem} trouble=${found.trouble} /><${Rows} topic=${topic} rows=${found.rows} empty="Nothing came so far." />`;
+    <${Problem} trouble=${found.trouble} /><${Leaderless} partitions=${found.leaderless} /><${Rows} topic=${topic} rows=${found.rows} empty="Nothing came so far." />`;
 }
+
+const Leaderless = ({ partitions }) => partitions?.length ? html`<div class="problem" role="alert"><strong>Not all of it</strong> <span>Without a leader, and so left out: ${plural(partitions.length, "partition")} (${partitions.slice(0, 20).join(", ")}${partitions.length > 20 ? ", …" : ""}).</span></div>` : null;
 
 function Rows({ topic, rows, empty }) {
   const [open, set] = useState(null);
