@@ -67,6 +67,7 @@ class OutboxRelay:
         self._outbox = outbox
         self._bootstrap = bootstrap_servers
         self._name: Final = f"outbox.{name}"
+        self._transactional_id: Final = self._name
         self._at: Final = TopicPartition(self._name, 0)
         self._route = route
         self._keep = keep
@@ -87,14 +88,7 @@ class OutboxRelay:
         Raises ``ProducerFencedError`` if another relay with that name has started; ``IllegalStateError`` if the
         database is not the previous one, or an older state of it, or if the position is lost while rows were deleted.
         """
-        with (
-            closing(self._outbox),
-            Consumer(
-                self._bootstrap, group_id=self._name, enable_auto_commit=False, allow_auto_create_topics=False,
-                **self._settings,
-            ) as consumer,
-            Producer(self._bootstrap, transactional_id=self._name, **self._producer_settings) as producer,
-        ):  # fmt: skip
+        with closing(self._outbox), self._consumer() as consumer, self._producer() as producer:
             self._check_topic(consumer)
             producer.init_transactions()  # an older relay's transaction is over now, so the position is certain
             lost = 0
@@ -105,8 +99,21 @@ class OutboxRelay:
                 except DatabaseAwayError as error:
                     lost += 1
                     log.warning("%s: the connection to the database is lost; connecting again: %s", self._name, error)
-                    self._stopping.wait(_BACKOFF.after(lost, self._rng) / 1_000)
+                    self._pause(_BACKOFF.after(lost, self._rng) / 1_000)
         return self.counts
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            self._bootstrap, group_id=self._name, enable_auto_commit=False, allow_auto_create_topics=False,
+            **self._settings,
+        )  # fmt: skip
+
+    def _producer(self) -> Producer:
+        return Producer(self._bootstrap, transactional_id=self._transactional_id, **self._producer_settings)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait, unless the end is near."""
+        self._stopping.wait(seconds)
 
     def _move(self, consumer: Consumer, producer: Producer, until_empty: bool) -> None:
         aborted = 0
@@ -131,7 +138,7 @@ class OutboxRelay:
                 if not error.abortable or aborted >= ABORTS_MAX:
                     raise
                 log.info("%s: a transaction was aborted; trying again: %s", self._name, error)
-                self._stopping.wait(_BACKOFF.after(aborted, self._rng) / 1_000)
+                self._pause(_BACKOFF.after(aborted, self._rng) / 1_000)
                 continue
             aborted = 0
             place = rows[-1].seq

@@ -22,6 +22,7 @@ from tidelog.chaos.simulated.mutants.metadata.quorum_mutants import MUTANTS as _
 from tidelog.chaos.simulated.mutants.metadata.reassignment_mutants import MUTANTS as _REASSIGNMENT
 from tidelog.chaos.simulated.mutants.metadata.version_mutants import MUTANTS as _VERSIONS
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
+from tidelog.chaos.simulated.mutants.outbox_mutants import MUTANTS as _OUTBOX
 from tidelog.chaos.simulated.mutants.replication_mutants import MUTANTS as _REPLICATION
 from tidelog.chaos.simulated.mutants.retry_mutants import MUTANTS as _RETRIES
 from tidelog.chaos.simulated.mutants.sink_mutants import MUTANTS as _SINKS
@@ -43,6 +44,7 @@ ALL: tuple[Mutant, ...] = (
     *_SINKS,
     *_DELAYS,
     *_RETRIES,
+    *_OUTBOX,
     *_SPARK,
     *_DAMAGE,
     *_ANSWERS,

@@ -1,4 +1,4 @@
-"""The scenarios of programs that build on the log: retries and dead letters."""
+"""The scenarios of programs that build on the log: retries and dead letters, the outbox."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from tidelog.chaos.simulated.scenarios.clusters import ALWAYS, CLIENTS_AND_COORDINATORS, QUICK_SHRINK
 from tidelog.chaos.simulated.simulation.simulation import Setting
+from tidelog.chaos.simulated.workloads.patterns.outbox_work import OutboxWork
 from tidelog.chaos.simulated.workloads.patterns.retry_work import RetryWork
 
 _CONFIG: Final = {
@@ -38,4 +39,21 @@ RETRIES: Final = Setting(
     plots=("between-two-steps", "zombie-worker"),
     targets=("coordinator", "transactions", "delay-leader", "partition-leader"),
     work=RetryWork,
+)
+
+OUTBOX: Final = Setting(
+    "outbox",
+    "Relays of a database that die, stand still and run two at a time: each committed row is sent once, in order.",
+    RETRIES.kinds,
+    ALWAYS | {"aborted", "database-locked", "ended-ProducerFencedError", "kept", "rolled-back", "sent"},
+    producers=0,
+    consumers=0,
+    faults=12,
+    partitions=1,
+    seconds=25.0,
+    config=_CONFIG,
+    victim_only=("power-loss",),
+    plots=("between-two-steps", "zombie-worker"),
+    targets=("coordinator", "transactions", "partition-leader"),
+    work=OutboxWork,
 )

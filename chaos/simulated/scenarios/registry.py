@@ -64,6 +64,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "versions": _cluster("VERSIONS", "tidelog.chaos.simulated.scenarios.versions"),
         "links": _cluster("LINKS", "tidelog.chaos.simulated.scenarios.links"),
         "delay": _cluster("DELAY", "tidelog.chaos.simulated.scenarios.delays"),
+        "outbox": _cluster("OUTBOX", "tidelog.chaos.simulated.scenarios.patterns"),
         "retries": _cluster("RETRIES", "tidelog.chaos.simulated.scenarios.patterns"),
         "spark": _cluster("SPARK", "tidelog.chaos.simulated.scenarios.spark"),
     }

@@ -49,7 +49,7 @@ class ProgramWork(Generic[P]):
         }
         injector.acts |= {
             "kill-producer": lambda number, seconds: self._kill(int(number), seconds),
-            "pause-producer": lambda number, seconds: self.roster.pause(int(number), seconds),
+            "pause-producer": lambda number, seconds: self._pause(int(number), seconds),
             "second-producer": self.roster.second,
             "at-step": partial(self.watch.at_step, injector),
             "kill-both": self._kill_both,
@@ -67,6 +67,9 @@ class ProgramWork(Generic[P]):
 
     def _kill(self, number: int, seconds: float) -> bool:
         return self.roster.kill(number, seconds)
+
+    def _pause(self, number: int, seconds: float) -> bool:
+        return self.roster.pause(number, seconds)
 
     def _kill_both(self, number: str, target: str, seconds: float) -> bool:
         """Kill a program and a node after a moment; the node comes back."""

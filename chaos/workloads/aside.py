@@ -1,0 +1,100 @@
+"""Runs a blocking program of the SDK in a world whose clients are asyncio's.
+
+The program has a thread of its own, but only one of the two works at a time: the loop stands while the program
+computes, and the program while the loop does what it asked for. So a simulation stays deterministic, and a wait of the
+program passes in virtual time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Died(BaseException):
+    """Ends a program whose process was killed. Whatever it asks for on its way out, it gets this again."""
+
+
+class Aside(Generic[T]):
+    """One run of a program: :meth:`run` it on the loop; the program calls :meth:`ask`."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._died = False
+        self._thread: threading.Thread | None = None
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    async def run(self, program: Callable[[], T]) -> T:
+        """Run the program to its end. Raises what it raises."""
+        self._thread = threading.Thread(target=self._work, args=(program,), daemon=True)
+        self._thread.start()
+        while (ask := self._asked.get()) is not None:
+            try:
+                answer = ask()
+                self._told.put((await answer if inspect.iscoroutine(answer) else answer, None))
+            except Exception as error:
+                self._told.put((None, error))
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        result: T = self._result
+        return result
+
+    def ask(self, what: Callable[[], Any]) -> Any:
+        """Let the loop call something, and await it if it is a coroutine. For the program's thread."""
+        if self._died:
+            raise Died
+        self._asked.put(what)
+        answer, error = self._told.get()
+        if error is not None:
+            raise error
+        return answer
+
+    def kill(self) -> None:
+        """End the program where it is, if it has begun and not ended. The run never returns."""
+        if self._thread is not None and self._thread.is_alive():
+            self._died = True
+            self._told.put((None, Died()))
+            self._thread.join()
+
+    def _work(self, program: Callable[[], T]) -> None:
+        try:
+            self._result = program()
+        except BaseException as error:
+            self._error = error
+        self._asked.put(None)
+
+
+class Blocking:
+    """An asyncio client, or what its methods return, for a program aside: as the blocking one, which is generated from
+    it."""
+
+    def __init__(self, aside: Aside[Any], inner: Any) -> None:
+        self._aside: Final = aside
+        self._inner: Final = inner
+
+    def __enter__(self) -> Any:
+        entered = self._aside.ask(self._inner.__aenter__)
+        return self if entered is self._inner else entered
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        suppressed: bool | None = self._aside.ask(lambda: self._inner.__aexit__(*raised))
+        return suppressed
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not inspect.isroutine(found):
+            return found
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            answer = self._aside.ask(lambda: found(*arguments, **named))
+            return Blocking(self._aside, answer) if hasattr(answer, "__aenter__") else answer
+
+        return call
