@@ -17,6 +17,7 @@ import click
 
 from tidelog.chaos.drill import report
 from tidelog.chaos.drill.drills import DRILLS, Drill
+from tidelog.chaos.drill.machines import MachineReach, find_machines
 from tidelog.chaos.drill.objectives import CONTROLLER_S, LEADER_S, WHOLE_S, Limits
 from tidelog.chaos.drill.reach import STOP_S, CommandReach, HandReach, ProcessReach, Reach, Say
 from tidelog.chaos.drill.run import HEALTHY_S, Asked, check_healthy, hold, planned, survey
@@ -314,12 +315,19 @@ def _reach(options: Options, say: Say, found: Found, local: LocalCluster | None)
             options.free_command or "",
             say,
         )
+    if local is None and (machines := find_machines(found.cluster_id)):
+        if elsewhere := sorted({*found.nodes}.difference(*(one.nodes for one in machines))):
+            raise CommandFailed(
+                f"expected every node of the cluster under `tidelog server --workers` on this host, found no process "
+                f"of node {elsewhere[0]}: use --stop-command and --start-command, or --by-hand"
+            )
+        return MachineReach(found.brokers, machines)
     if local is None:
         raise CommandFailed(
-            f"the nodes of cluster {found.cluster_id} are no processes of `tidelog cluster` on this machine (if they "
-            "are, name its directory: --dir), so the drill cannot stop them: tell it how, as in --stop-command 'ssh "
-            "broker-{node} systemctl kill --signal={signal} tidelog' --start-command 'ssh broker-{node} systemctl "
-            "start tidelog', or do it yourself when told to: --by-hand"
+            f"the nodes of cluster {found.cluster_id} are no processes of `tidelog cluster` or `tidelog server "
+            "--workers` on this machine (if they are of the former, name its directory: --dir), so the drill cannot "
+            "stop them: tell it how, as in --stop-command 'ssh broker-{node} systemctl kill --signal={signal} tidelog' "
+            "--start-command 'ssh broker-{node} systemctl start tidelog', or do it yourself when told to: --by-hand"
         )
     return ProcessReach(local, options.to_release)
 

@@ -27,6 +27,7 @@ from tidelog.client.config.settings import parse_bootstrap
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicPartition
 from tidelog.proto.calls.api import DescribeClusterRequest, MetadataRequest
+from tidelog.proto.calls.failure_domains import failure_domains
 from tidelog.proto.transport.network import Address, CallTimeout, ConnectionLost, NotServedHere
 
 TOPIC_PREFIX: Final = "tidelog-drill-"
@@ -51,7 +52,7 @@ class Found:
     leaving: tuple[int, ...] = ()
     partitions: Mapping[TopicPartition, PartitionState] = field(default_factory=dict)
     racks: Mapping[int, str] = field(default_factory=dict)
-    """The rack of each broker that has one."""
+    """The rack of each broker that has one, or its machine."""
 
     @property
     def by_rack(self) -> dict[str, tuple[int, ...]]:
@@ -93,6 +94,7 @@ async def look(bootstrap: str, security: SecuritySettings) -> Found:
                 f"{address} does not describe its cluster: {text}; a drill needs a user that may do that"
             )
         fenced = {int(one.node_id) for one in cluster.brokers if one.fenced}
+        racks = failure_domains({int(one.node_id): one for one in cluster.brokers})
         return Found(
             cluster_id=cluster.cluster_id,
             brokers={
@@ -110,7 +112,7 @@ async def look(bootstrap: str, security: SecuritySettings) -> Found:
                 if topic.error is ErrorCode.NONE
                 for each in topic.partitions
             },
-            racks={int(one.node_id): one.rack for one in cluster.brokers if one.rack},
+            racks={node: rack for node, rack in racks.items() if rack},
         )
     raise CommandFailed(f"no broker answers at {'; '.join(silent)}. Is the cluster running?")
 

@@ -285,7 +285,7 @@ def supervise(
         belongs = cluster_id or (found_id() if worker else None)
         return made if belongs is None else [*made, "--cluster-id", belongs]
 
-    all_settings: list[Mapping[str, str]] = [{}, *differing]
+    all_settings: list[Mapping[str, str]] = [{"node.id": str(config.node_id)}, *differing]
     made = [
         Worker(config.node_id + number * WORKER_ID_STEP, partial(command, number, own))
         for number, own in enumerate(all_settings)

@@ -16,12 +16,14 @@ import pytest
 
 from tests.virtual_time import run_virtual
 from tidelog import Admin
+from tidelog.chaos.drill.machines import MachineReach, find_machines
 from tidelog.cli.local.machine_page import merged
-from tidelog.cli.local.process import mark_of, pids
+from tidelog.cli.local.process import mark_of, pids, stat_of
 from tidelog.cli.local.workers import Supervisor, Worker, check_workers
 from tidelog.client.admin.types import NewTopic
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
+from tidelog.proto.transport.network import Address
 from tidelog.testing.ports import free_ports, taken
 
 LONG_S = 60.0
@@ -204,6 +206,10 @@ class Machine:
             assert time.monotonic() < deadline, self.output.read_text()
             time.sleep(0.02)
 
+    @staticmethod
+    def state_of(pid: int) -> str:
+        return (stat_of(pid) or ["gone"])[0]
+
     def page(self, path: str, worker: int) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http + worker * STEP}{path}", timeout=LONG_S) as answer:
             return str(answer.read().decode())
@@ -254,16 +260,37 @@ def test_a_dead_worker_is_started_again_and_all_end_with_the_supervisor(machine:
         machine.await_text("node 1001 ended with exit code -9: starting it again")
         assert 'tidelog_worker_up{node_id="1001"} 0' in machine.page("/machine/metrics", 0)
         machine.wait(lambda: machine.output.read_text().count("node 1001 serves as broker") == 2)
-        assert {int(one.node_id) for one in admin.describe_cluster().brokers if not one.fenced} == {1, 1001}
+        described = admin.describe_cluster()
+        assert {int(one.node_id) for one in described.brokers if not one.fenced} == {1, 1001}
+        cluster_id = described.cluster_id
+        brokers = {int(one.node_id): Address(one.listeners[0].host, one.listeners[0].port) for one in described.brokers}
         machine.wait(lambda: 'tidelog_worker_up{node_id="1001"} 1' in machine.page("/machine/metrics", 0))
     after = machine.workers()
     assert after[1] == before[1]
     assert mark_of(after[1001]) != marks[1001]
 
-    supervisor.send_signal(signal.SIGTERM)
-    assert supervisor.wait(LONG_S) == 0, machine.output.read_text()
+    reach = MachineReach(brokers, find_machines(cluster_id))  # a drill's
+    reach.kill([1001])
+    assert machine.workers().keys() == {1}
+    assert machine.state_of(supervisor.pid) == "T", "it would start the worker again"
+    reach.restore()
+    assert reach.running(1001)
+    reach.kill([1, 1001])
+    assert supervisor.wait(LONG_S) == -signal.SIGKILL
     assert machine.workers() == {}
-    assert machine.output.read_text().count("ended with exit code") == 1
+    reach.start([1, 1001])
+    reach.wait_serving([1, 1001])
+    (found,) = find_machines(cluster_id)
+    assert (found.nodes, found.command[-1]) == ((1, 1001), f"log.dirs={machine.arguments['log.dirs']}")
+    [again] = [one.child for one in reach._machines]
+    assert again is not None
+    machine.process = again
+    machine.wait(lambda: machine.output.read_text().count("all 2 workers serve") == 2)
+
+    again.send_signal(signal.SIGTERM)
+    assert again.wait(LONG_S) == 0, machine.output.read_text()
+    assert machine.workers() == {}
+    assert machine.output.read_text().count("ended with exit code") == 2
 
     logs = [machine.output.with_name(name) for name in ("server.log", "server-0.log", "server-1.log")]
     supervisor = machine.start("--log-file", str(logs[0]))  # the same directories, with the id that they have
