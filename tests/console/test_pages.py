@@ -9,10 +9,12 @@ from urllib.parse import quote
 
 import pytest
 
-from tidelog import Consumer, TopicPartition
+from tests.conftest import until
+from tidelog import Consumer, NewTopic, TopicPartition
 from tidelog.broker.health.facts import Facts
 from tidelog.broker.health.look import Look
 from tidelog.broker.health.rule import Finding, Report, Severity
+from tidelog.console.access import access_of
 from tidelog.console.desk import Desk
 from tidelog.console.pages.cluster import FINDINGS_MAX, LIVE_S, SUBJECTS_MAX
 from tidelog.console.pages.messages import TAIL_ROWS_MAX
@@ -354,3 +356,29 @@ def test_without_access_control_that_is_said(anybody: Person) -> None:
 def test_drills_are_off_unless_they_were_asked_for(anybody: Person) -> None:
     assert anybody.get("/api/drills").json["on"] is False
     assert anybody.post("/api/drills/leader-loss").status == 403
+
+
+def test_a_move_is_shown_with_its_progress_and_cancelled() -> None:
+    """With half of the nodes down: the new replica is on a dead node, so the move waits."""
+    with Cluster(2, transport="grpc", controllers=1) as cluster, cluster.admin() as admin:
+        admin.create_topics([NewTopic("moved", assignments={0: (1,)})])
+        with cluster.producer() as producer:
+            producer.send("moved", b"x" * 1_000).result(DEADLINE_S)
+        cluster.kill(2)
+        console = Console(cluster.bootstrap, access_of({}))
+        try:
+            person = console.person()
+            person.enter()
+            at = TopicPartition("moved", 0)
+            until(lambda: all(one.fenced for one in admin.describe_cluster().brokers[1:]), "the dead node is fenced")
+            admin.alter_partition_reassignments({at: [2]})
+            ((_, shown),) = person.events("/api/moves", lambda *_: True)
+            (move,) = shown["moves"]
+            assert (move["topic"], move["partition"], move["adding"], move["removing"]) == ("moved", 0, [2], [1])
+            assert move["copied"] == {"2": 0}
+            assert move["size"] > 1_000
+            assert person.post("/api/moves/cancel", {"topic": "moved", "partition": 0}).status == 200
+            person.events("/api/moves", lambda _, data: data["moves"] == [])
+            assert admin.list_partition_reassignments() == {}
+        finally:
+            console.close()

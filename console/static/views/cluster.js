@@ -23,7 +23,7 @@ function Shown({ data, at: now }) {
       <div><dt>Out</dt><dd>${byteRate(rates?.bytes_out)}<small>to consumers</small></dd></div>
       <div><dt>Partitions</dt><dd>${count(data.partitions)}<small>${data.leaderless ? `${count(data.leaderless)} without a leader` : data.out_of_sync ? `${count(data.out_of_sync)} not whole` : "all whole"}</small></dd></div>
       <div><dt>Groups</dt><dd>${count(data.groups)}<small><a href="/groups">with their lag</a></small></dd></div>
-      <div><dt>Busiest loop</dt><dd>${percent(busiest)}<small>of one processor</small></dd></div>
+      <div><dt>Busiest loop</dt><dd>${percent(busiest)}<small>of the time</small></dd></div>
     </dl>
     <div class="charts"><${Chart} title="Traffic" names=${["in", "out"]} points=${traffic} show=${byteRate} />
       <${Chart} title="Loop busy" names=${data.nodes.map((node) => `node ${node.node}`)} points=${busy} show=${percent} /></div>
