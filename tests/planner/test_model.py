@@ -46,7 +46,7 @@ DEMANDS = st.builds(
 )
 MORE = (
     "records_a_day", "record_bytes", "peak_factor", "readers", "cold_readers", "consumers", "retention_hours",
-    "cached_minutes", "connections", "copies",
+    "cached_minutes", "connections", "copies", "tls_clients", "tls_nodes", "partitions",
 )  # fmt: skip
 LESS = ("compression_ratio", "batch_records")
 QUICK = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
@@ -54,9 +54,14 @@ QUICK = settings(deadline=None, max_examples=60, suppress_health_check=list(Heal
 
 def grown(demand: Any, name: str, factor: float) -> Any:
     value = getattr(demand, name)
-    changed: dict[str, Any] = {
-        name: value + max(1, round(value * (factor - 1))) if isinstance(value, int) else value * factor
-    }
+    more = value * factor
+    if isinstance(value, bool):
+        more = True
+    elif name == "partitions" and value == 0:
+        more = 0  # as many as are needed
+    elif isinstance(value, int):
+        more = value + max(1, round(value * (factor - 1)))
+    changed: dict[str, Any] = {name: more}
     return replace(demand, **changed)
 
 
@@ -84,6 +89,21 @@ def test_more_of_anything_never_needs_fewer_nodes(demand: Demand, name: str, fac
     except DemandWrong:
         return  # beyond what any number of nodes bears
     assert plan(small, Machine(), SHIPPED).nodes <= enough
+
+
+@QUICK
+@given(DEMANDS, st.floats(0, 3), st.floats(0.01, 3))
+def test_faster_growth_never_gives_more_days(demand: Demand, growth_a_year: float, more: float) -> None:
+    try:
+        slow, fast = (
+            plan(replace(demand, growth_a_year=rate), Machine(), SHIPPED).days_until
+            for rate in (growth_a_year, growth_a_year + more)
+        )
+    except DemandWrong:
+        return
+    for name, days in slow.items():
+        soon = fast[name]
+        assert days is None or (soon is not None and soon <= days + 1), name
 
 
 @QUICK
