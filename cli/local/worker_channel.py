@@ -74,7 +74,8 @@ class Channel:
     async def ask(self, question: bytes, timeout_s: float) -> bytes:
         """Return the other process's answer. Raises :class:`ChannelClosed` or ``TimeoutError``."""
         number = next(self._numbers)
-        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._asked[number] = asked
         try:
             self._send(_QUESTION, number, question)
             async with asyncio.timeout(timeout_s):

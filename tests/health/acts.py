@@ -312,7 +312,11 @@ def storm(node: int) -> Act:
                 if write:
                     sent = (sent + plain.send(left[sent:])) % len(left)
 
-    return lambda stage: [stage.run(partial(ask, stage.cluster.node(node).ports.kafka, stage)) for _ in range(ASKERS)]
+    def storm(stage: Stage) -> None:
+        for _ in range(ASKERS):
+            stage.run(partial(ask, stage.cluster.node(node).ports.kafka, stage))
+
+    return storm
 
 
 # --- Certificates and logins ---
