@@ -38,4 +38,5 @@ CHECKS: Final[tuple[Check, ...]] = (
     verifiable.CHECK,
     suites.FRANZ_GO_TESTS,
     suites.LIBRDKAFKA_TESTS,
+    suites.CONFLUENT_KAFKA_TESTS,
 )

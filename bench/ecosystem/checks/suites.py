@@ -14,7 +14,7 @@ from tidelog.bench import clusters
 from tidelog.bench.ecosystem.check import Check, Differs, expect
 from tidelog.bench.ecosystem.checks.connect import VERSION as KAFKA
 from tidelog.bench.ecosystem.checks.kafka_tools import JARS, TOPICS
-from tidelog.bench.ecosystem.installing import Missing, go_tests, jars, java
+from tidelog.bench.ecosystem.installing import Missing, go_tests, jars, java, python_with
 
 NODES: Final = 3
 SETTINGS: Final = {
@@ -43,6 +43,23 @@ NOT_HERE: Final = re.compile(
 control."""
 BY_CHANCE: Final = {"0118_commit_rebalance"}
 """Passes only if the first of two members is the first to be heard; so it is with Apache Kafka 4.3.1 too."""
+CONFLUENT: Final = "2.15.0"
+CONFLUENT_TESTS: Final = "CONFLUENT_KAFKA_TESTS"
+"""The environment variable for the directory of confluent-kafka-python's source, of which the package has no tests."""
+CONFLUENT_NEEDS: Final = (
+    f"confluent-kafka[avro,json,protobuf,schemaregistry,rules]=={CONFLUENT}",
+    *("pytest", "pytest-timeout", "pytest-asyncio", "async-timeout", "requests-mock", "respx", "trivup"),
+)
+CONFLUENT_PARTS: Final = ("admin", "consumer", "producer")
+CONFLUENT_TIMEOUT_S: Final = 900
+OWN_BROKER: Final = "tests/integration/admin/test_describe_operations.py"
+"""Starts a broker that it downloads."""
+CONFLUENT_DIFFERS: Final = {
+    "tests/integration/admin/test_basic_operations.py::test_basic_operations": "SECURITY_DISABLED",
+    "tests/integration/admin/test_incremental_alter_configs.py::test_incremental_alter_configs": "min.insync.replicas",
+}
+"""Tests that fail, and why: the first ends with access control lists, which this cluster has not. The second expects a
+setting that Kafka's controllers write for the whole cluster (KIP-966)."""
 NO_TOPICS: Final = "noautocreate"
 """The scenario of tests that need ``auto.create.topics.enable=false``."""
 
@@ -111,6 +128,31 @@ def _librdkafka(root: Path) -> str:
     return f"{len(passed)} tests passed with group.protocol=consumer; skipped themselves: {skipped}{chance}"
 
 
+def _confluent(root: Path) -> str:
+    directory = Path(os.environ.get(CONFLUENT_TESTS) or "")
+    if not os.environ.get(CONFLUENT_TESTS) or not (directory / "tests" / "integration").is_dir():
+        raise Missing(f"expected ${CONFLUENT_TESTS}, the directory of confluent-kafka-python {CONFLUENT}, found none")
+    python = python_with("confluent-kafka-tests", *CONFLUENT_NEEDS)
+    with clusters.running(root, 1, SETTINGS) as cluster:
+        given = {"BROKERS": cluster.bootstrap, "TEST_CONSUMER_GROUP_PROTOCOL": "consumer"}
+        parts = [f"tests/integration/{part}" for part in CONFLUENT_PARTS]
+        options = ("-v", "-p", "no:cacheprovider", "--timeout=120", f"--ignore={OWN_BROKER}")
+        command = [python, "-m", "pytest", *options, *parts]
+        log = root / "confluent-kafka.log"
+        _ended(command, given, log, directory, CONFLUENT_TIMEOUT_S)
+    text = log.read_text()
+    said = re.findall(r"^(tests/\S+) (PASSED|FAILED|ERROR|SKIPPED)", text, re.MULTILINE)
+    ended = {kind: [name for name, how in said if how == kind] for kind in ("PASSED", "FAILED", "ERROR", "SKIPPED")}
+    expect("tests that failed", sorted(CONFLUENT_DIFFERS), sorted([*ended["FAILED"], *ended["ERROR"]]))
+    reasons = "\n".join(re.findall(r"^E .*", text, re.MULTILINE))
+    expect("why they failed", [], [why for why in CONFLUENT_DIFFERS.values() if why not in reasons])
+    expect("tests that passed", True, bool(ended["PASSED"]))
+    return (
+        f"{len(ended['PASSED'])} tests passed with group.protocol=consumer, {len(ended['SKIPPED'])} skipped "
+        f"themselves, {len(CONFLUENT_DIFFERS)} failed for the known reasons"
+    )
+
+
 def _outcome(name: str, said: str) -> str:
     """Return what the suite's summary says."""
     found = re.search(rf"\| *(?:\x1b\[[0-9;]*m)? *{name} *\| *(\w+)", said)
@@ -143,3 +185,4 @@ def _ended(command: list[str], given: Mapping[str, str], log: Path, folder: Path
 
 FRANZ_GO_TESTS: Final = Check("franz-go-tests", f"franz-go {FRANZ_GO}'s tests of groups", _franz_go)
 LIBRDKAFKA_TESTS: Final = Check("librdkafka-tests", f"librdkafka {LIBRDKAFKA}'s tests in C and C++", _librdkafka)
+CONFLUENT_KAFKA_TESTS: Final = Check("confluent-kafka-tests", f"confluent-kafka-python {CONFLUENT}'s tests", _confluent)
