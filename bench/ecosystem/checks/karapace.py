@@ -119,13 +119,27 @@ def subject(kind: str, number: int) -> str:
     return f"{kind.lower()}-{number}-value"
 
 
-def _run(root: Path) -> str:
-    python = os.environ.get(PYTHON)
-    if not python:
+def python_with_karapace() -> str:
+    """Return the Python that has Karapace. Raises :class:`Missing`."""
+    if not (python := os.environ.get(PYTHON)):
         raise Missing(
             f"expected ${PYTHON}, the Python of an environment with Karapace {VERSION}, found none: no package "
             "registry has Karapace; install it as its own page says"
         )
+    return python
+
+
+def start_registry(stack: ExitStack, root: Path, bootstrap: str, port: int, *, copies: int = 3) -> Popen[bytes]:
+    """Run a registry until the stack ends; return once it serves. ``copies``: of its topic."""
+    environment = {**os.environ, **_settings(bootstrap, port, copies)}
+    command, log = [python_with_karapace(), "-m", "karapace"], root / f"karapace-{port}.log"
+    process = stack.enter_context(started(command, log, environment=environment))
+    until(f"Karapace (port {port})", lambda: bool(_health(port).get("schema_registry_ready")), process)
+    return process
+
+
+def _run(root: Path) -> str:
+    python_with_karapace()
     program = [python_with("serializers", SERIALIZERS), str(PROGRAMS / "python" / "registry_copy.py")]
     with clusters.running(root, 3) as cluster, ExitStack() as stack:
         with Admin(cluster.bootstrap) as admin:
@@ -135,11 +149,7 @@ def _run(root: Path) -> str:
         registries = Registries(ports)
 
         def start(port: int) -> Popen[bytes]:
-            environment = {**os.environ, **_settings(cluster.bootstrap, port)}
-            command, log = [python, "-m", "karapace"], root / f"karapace-{port}.log"
-            process = stack.enter_context(started(command, log, environment=environment))
-            until(f"Karapace (port {port})", lambda: bool(_health(port).get("schema_registry_ready")), process)
-            return process
+            return start_registry(stack, root, cluster.bootstrap, port)
 
         running = {port: start(port) for port in ports}
         primary: list[int] = []
@@ -183,14 +193,14 @@ def _health(port: int) -> dict[str, Any]:
     return found
 
 
-def _settings(bootstrap: str, port: int) -> dict[str, str]:
+def _settings(bootstrap: str, port: int, copies: int) -> dict[str, str]:
     settings = {
         "bootstrap_uri": bootstrap,
         "host": LOOPBACK,
         "port": str(port),
         "advertised_hostname": LOOPBACK,
         "advertised_port": str(port),
-        "replication_factor": "3",
+        "replication_factor": str(copies),
         "log_level": "INFO",
     }
     return {f"KARAPACE_{name.upper()}": value for name, value in settings.items()}
