@@ -47,6 +47,9 @@ class _Committed:
     """The lowest known offset."""
     end: int = 0
     """Nothing at or behind it is known to be committed."""
+    unseen: list[tuple[int, int]] = field(default_factory=list)
+    """Stretches that had expired where they were committed first, before anybody looked. Other replicas may have them
+    still."""
     by_epoch: dict[tuple[int, int], StoredBatch] = field(default_factory=dict)
     """Base offset and leader epoch → the first batch seen there."""
 
@@ -230,9 +233,14 @@ def _compared(committed: _Committed, who: str, batch: StoredBatch) -> list[str]:
             f"{batch.leader_epoch}; committed is one up to {known.last_offset} of leader epoch {known.leader_epoch}"
             + (", with other bytes" if known[:3] == batch[:3] else "")
         ]
-    if committed.begin <= batch.base_offset < committed.end and committed.batches:
+    expired = any(start <= batch.base_offset < end for start, end in committed.unseen)
+    if committed.begin <= batch.base_offset < committed.end and committed.batches and not expired:
         return [f"byte-identical: {who} begins a batch at {batch.base_offset}, where none that is committed begins"]
+    if expired:
+        committed.batches[batch.base_offset] = batch
     if batch.base_offset >= committed.end:
+        if committed.batches and batch.base_offset > committed.end:
+            committed.unseen.append((committed.end, batch.base_offset))
         committed.batches[batch.base_offset] = batch
         committed.begin = batch.base_offset if committed.begin < 0 else committed.begin
         committed.end = batch.last_offset + 1

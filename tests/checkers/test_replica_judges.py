@@ -112,6 +112,16 @@ def deleted_from_the_start(judge: ReplicaLogJudge) -> Texts:
     return [see(judge, A, 2, LOG), see(judge, B, 6, LOG[1:], start=3), see(judge, A, 6, LOG[1:], start=3)]
 
 
+def expired_before_anybody_looked(judge: ReplicaLogJudge) -> Texts:
+    """A leader commits two batches and deletes the first at once; followers learn later that it was committed."""
+    return [see(judge, A, 2, LOG), see(judge, A, 6, LOG[2:], start=5), see(judge, B, 6, LOG), see(judge, C, 6, LOG)]
+
+
+def expired_and_different_elsewhere(judge: ReplicaLogJudge) -> Texts:
+    other = batches((0, 1, 5), (2, 4, 6), (5, 5, 6))
+    return [see(judge, A, 2, LOG), see(judge, A, 6, LOG[2:], start=5), see(judge, B, 6, LOG), see(judge, C, 6, other)]
+
+
 def hole(judge: ReplicaLogJudge) -> Texts:
     return [see(judge, A, 6, [LOG[0], LOG[2]])]
 
@@ -183,6 +193,7 @@ REJECTED = {
     changed_later: "byte-identical",
     cut_below_what_was_committed: "byte-identical",
     settled_apart: "byte-identical",
+    expired_and_different_elsewhere: "byte-identical",
     settled_short: "byte-identical",
     hole: "no holes",
     overlap: "no holes",
@@ -201,6 +212,7 @@ PASSED = [
     cut_above_what_was_committed,
     another_life_knows_less,
     deleted_from_the_start,
+    expired_before_anybody_looked,
     two_epochs_two_batches,
     mark_at_the_end,
     lost_legally,

@@ -19,6 +19,13 @@ _REPLAYED = "client/workers/test_replay.py::"
 _FETCH = "replication.serving.consumer_fetch"
 MUTANTS = (
     bound(
+        "a-member-is-named-when-its-group-may-have-forgotten-it",
+        "client.workers.asynchronous",
+        "letters.offsets, member)\n",
+        "letters.offsets, consumer.group_metadata())\n",
+        "client/workers/test_lost_membership.py::test_a_member_that_is_none_any_more_commits_nothing",
+    ),
+    bound(
         "the-heaviest-level-first",
         "client.fetching.turns",
         "if ready is not None and level.credit > 0:",

@@ -47,14 +47,6 @@ MUTANTS: Final = (
         "                await producer.send_offsets_to_transaction(letters.offsets, stranger)\n",
     ),
     mutant(
-        id="retry-membership-of-later",
-        rule="each once",
-        what="The member names itself at the end of the transaction, when the group may have forgotten it.",
-        module=_WORKERS,
-        old=_SENT,
-        new="                await producer.send_offsets_to_transaction(letters.offsets, consumer.group_metadata())\n",
-    ),
-    mutant(
         id="retry-forgets-attempts",
         rule="at most so many attempts",
         what="A copy says that its handler raised once, however often it did.",
