@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tidelog import ConsumerRecord, Deduplicate, HeaderFilter, RetryPolicy, TopicPartition, Workers
-from tidelog.client.errors import ConfigError, HandlerError
+from tidelog import Admin, ConsumerRecord, Deduplicate, HeaderFilter, RetryPolicy, TopicPartition, Workers
+from tidelog.client.errors import ConfigError, HandlerError, RecordTooLargeError
 from tidelog.client.workers import workers as module
 from tidelog.testing import Cluster
 
@@ -229,6 +229,32 @@ def test_retries_then_a_dead_letter_with_cause_and_origin(cluster: Cluster, topi
     assert headers["tidelog-dlq-exception"] == b"builtins.KeyError"
     assert b"in handler" in (headers["tidelog-dlq-stack"] or b"")
     assert committed(cluster, topic) == 2
+
+
+def test_a_topic_that_takes_no_dead_letters_ends_the_program_and_nothing_is_lost(cluster: Cluster, topic: str) -> None:
+    dead = f"dlq.{topic}"
+    cluster.create_topic(dead, config={"max.message.bytes": "100"})
+    fill(cluster, topic, 20)
+    handled: Counter[int] = Counter()
+
+    def handler(record: ConsumerRecord) -> None:
+        number = int(record.value or b"")
+        handled[number] += 1
+        if number == 3:
+            raise ValueError("three")
+
+    with pytest.raises(RecordTooLargeError):
+        Running(workers(cluster, topic, handler, dead_letters=dead)).ended()
+    assert letters(cluster, dead) == []
+    with Admin(cluster.bootstrap) as admin:
+        admin.alter_topic_configs(dead, {"max.message.bytes": None})
+    running = Running(workers(cluster, topic, handler, dead_letters=dead))
+    while len(handled) < 20 or not running.of.counts.dead:
+        running.check()
+    running.of.stop()
+    running.ended()
+    assert committed(cluster, topic) == 20
+    assert [letter.value for letter in letters(cluster, dead)] == [b"3"]
 
 
 def test_poison_and_fatal_errors_are_not_tried_again(cluster: Cluster, topic: str) -> None:
