@@ -26,7 +26,7 @@ class Aside(Generic[T]):
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-        self._died = False
+        self.died = False
         self._thread: threading.Thread | None = None
         self._result: Any = None
         self._error: BaseException | None = None
@@ -49,7 +49,7 @@ class Aside(Generic[T]):
 
     def ask(self, what: Callable[[], Any]) -> Any:
         """Let the loop call something, and await it if it is a coroutine. For the program's thread."""
-        if self._died:
+        if self.died:
             raise Died
         self._asked.put(what)
         answer, error = self._told.get()
@@ -60,7 +60,7 @@ class Aside(Generic[T]):
     def kill(self) -> None:
         """End the program where it is, if it has begun and not ended. The run never returns."""
         if self._thread is not None and self._thread.is_alive():
-            self._died = True
+            self.died = True
             self._told.put((None, Died()))
             self._thread.join()
 

@@ -26,7 +26,7 @@ from tidelog.chaos.checkers.spark import Copy, RangeRead
 from tidelog.chaos.workloads.sinks import NOTED_S, Driver, TaskAttempt
 from tidelog.chaos.workloads.spark_source import Planner, read_range
 from tidelog.chaos.workloads.world import World
-from tidelog.client.consumer.range_consumer import _FIXED
+from tidelog.client.consumer.range_consumer import RANGE_SETTINGS
 from tidelog.client.errors import LogTruncationError, OffsetOutOfRangeError, TidelogError
 from tidelog.client.sinks import SinkJob, SinkMessage, SinkOutcome
 from tidelog.model.ids import TopicPartition
@@ -354,7 +354,7 @@ class RangeTask(TaskAttempt):
 
     async def _read(self) -> list[tuple[int, bytes]]:
         consumer = self.process.consumer(
-            **_FIXED, request_timeout_ms=self._rng.choice((500, 2_000)), fetch_max_wait_ms=200
+            **RANGE_SETTINGS, request_timeout_ms=self._rng.choice((500, 2_000)), fetch_max_wait_ms=200
         )
         await consumer.start()
         try:

@@ -12,7 +12,7 @@ from tidelog.client.record import ConsumerBatch
 from tidelog.model.errors import ErrorCode
 from tidelog.model.ids import TopicId, TopicPartition
 
-_FIXED: Final[dict[str, Any]] = {
+RANGE_SETTINGS: Final[dict[str, Any]] = {
     "isolation_level": "read_committed",
     "auto_offset_reset": "none",
     "allow_auto_create_topics": False,
@@ -29,14 +29,14 @@ class RangeConsumer(Consumer):
             for batch in consumer.batches(TopicPartition("orders", 0), 10, 20):
                 ...
 
-    Settings are a consumer's, except those in :data:`_FIXED`. One range is read at a time.
+    Settings are a consumer's, except those in :data:`RANGE_SETTINGS`. One range is read at a time.
     """
 
     def __init__(self, bootstrap_servers: str | Sequence[str], **settings: Any) -> None:
         for name in settings:
-            if name.replace(".", "_") in _FIXED:
+            if name.replace(".", "_") in RANGE_SETTINGS:
                 raise ConfigError(f"{name}: expected no value: a RangeConsumer sets this itself")
-        super().__init__(bootstrap_servers, **_FIXED, **settings)
+        super().__init__(bootstrap_servers, **RANGE_SETTINGS, **settings)
 
     def batches(
         self,

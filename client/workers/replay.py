@@ -31,8 +31,6 @@ from tidelog.client.record import ConsumerRecord
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.proto.records.message_headers import REPLAY_ID, REPLAY_ORIGIN
 
-CHUNK: Final = 500
-"""A transaction of a copy ends with the batch that brings it to so many records."""
 ABORTS_MAX: Final = 10
 LOOK_UP_S: Final = 5.0
 """How long to look for a topic. Brokers may not know a new one yet, but a wrong name should be reported soon."""
@@ -79,6 +77,9 @@ class Replay:
     ``rate`` how many per second. :meth:`plan` shows what would be read, and changes nothing.
     """
 
+    _CHUNK = 500
+    """A transaction of a copy ends with the batch that brings it to so many records."""
+
     def __init__(
         self,
         bootstrap_servers: str | Sequence[str],
@@ -105,14 +106,14 @@ class Replay:
     def plan(self) -> list[ReplayPart]:
         """Return what would be read now. Raises ``UnknownTopicOrPartitionError``, and ``ValueError`` for a partition
         that is not there."""
-        with RangeConsumer(self._bootstrap, **self._settings) as reader:
+        with self._reader() as reader:
             return self._plan(reader, self._chosen_partitions(reader))
 
     def to_handler(self, handler: Callable[[ConsumerRecord], Any]) -> ReplayCounts:
         """Call ``handler`` with each record, one partition after the other, without a group. Within, :func:`is_replay`
         is true. If it raises, a note on the exception says where."""
         counts = ReplayCounts()
-        with RangeConsumer(self._bootstrap, **self._settings) as reader:
+        with self._reader() as reader:
             for at, start, end in self._plan(reader, self._chosen_partitions(reader)):
                 for batch in reader.batches(at, start, end):
                     began, before = time.monotonic(), counts.done
@@ -131,7 +132,7 @@ class Replay:
         if it has members.
         """
         with (
-            RangeConsumer(self._bootstrap, **self._settings) as reader,
+            self._reader() as reader,
             Admin(self._bootstrap, **self._settings) as admin,
         ):
             every = self._every_partition(reader)
@@ -164,17 +165,15 @@ class Replay:
         replay_id = replay_id or f"{self._topic}.{topic}"
         name = f"replay.{replay_id}"
         with (
-            RangeConsumer(self._bootstrap, **self._settings) as reader,
-            Consumer(self._bootstrap, group_id=name, enable_auto_commit=False, **self._settings) as group,
-            Producer(
-                self._bootstrap, **{**self._settings, **(producer_settings or {})}, transactional_id=name
-            ) as producer,
+            self._reader() as reader,
+            self._group(name) as group,
+            self._producer({**(producer_settings or {}), "transactional_id": name}) as producer,
         ):
             chosen, every = self._chosen_partitions(reader), self._every_partition(reader)
             same_partitions = len(reader.partitions_for(topic, LOOK_UP_S)) == len(every)
             found = reader._core.cluster.cache.topic_id(self._topic)
             assert found is not None, "its partitions are known"
-            copy = _Copy(producer, ConsumerGroupMetadata(name), replay_id, topic, found, same_partitions)
+            copy = _Copy(producer, ConsumerGroupMetadata(name), replay_id, topic, found, same_partitions, self._wait)
             producer.init_transactions()  # an earlier run's transaction is over now, so the places are certain
             begun = {at: given for at, given in group.committed(every).items() if given is not None}
             if begun:
@@ -189,6 +188,18 @@ class Replay:
 
     # --- inside ---------------------------------------------------------------------------------------
 
+    def _reader(self) -> RangeConsumer:
+        return RangeConsumer(self._bootstrap, **self._settings)
+
+    def _group(self, name: str) -> Consumer:
+        return Consumer(self._bootstrap, group_id=name, enable_auto_commit=False, **self._settings)
+
+    def _producer(self, settings: Mapping[str, Any]) -> Producer:
+        return Producer(self._bootstrap, **{**self._settings, **settings})
+
+    def _wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
     def _copy(self, reader: RangeConsumer, copy: _Copy, part: ReplayPart) -> None:
         at, start, end = part
         if start >= end:
@@ -201,7 +212,7 @@ class Replay:
                 for record in batch.records()
                 if record.offset < end and not copy.loops(record) and self._counts_in(record, copy.counts)
             ]
-            if len(waiting) >= CHUNK:
+            if len(waiting) >= self._CHUNK:
                 copy.commit(waiting, {at: copy.place(min(batch.next_offset, end), end)})
                 self._keep_rate(len(waiting), began)
                 waiting, began = [], time.monotonic()
@@ -227,7 +238,7 @@ class Replay:
 
     def _keep_rate(self, count: int, began: float) -> None:
         if self._rate is not None:
-            time.sleep(max(0.0, count / self._rate - (time.monotonic() - began)))
+            self._wait(max(0.0, count / self._rate - (time.monotonic() - began)))
 
     def _every_partition(self, reader: RangeConsumer) -> list[TopicPartition]:
         return [TopicPartition(self._topic, view.partition) for view in reader.partitions_for(self._topic, LOOK_UP_S)]
@@ -280,6 +291,7 @@ class _Copy:
         target: str,
         source_id: TopicId,
         same_partitions: bool,
+        wait: Callable[[float], None],
     ) -> None:
         self._producer = producer
         self._group = group
@@ -287,7 +299,8 @@ class _Copy:
         self._target = target
         self.source_id = source_id
         self._same_partitions = same_partitions
-        self._rng = random.Random()
+        self._wait = wait
+        self._rng = random.Random(replay_id)
         self.counts: Final = ReplayCounts()
 
     def place(self, offset: int, end: int) -> OffsetAndMetadata:
@@ -338,7 +351,7 @@ class _Copy:
                 if not error.abortable or aborted == ABORTS_MAX:
                     raise
                 log.info("replay %s: a transaction was aborted; trying again: %s", self._replay_id, error)
-                time.sleep(_BACKOFF.after(aborted, self._rng) / 1_000)
+                self._wait(_BACKOFF.after(aborted, self._rng) / 1_000)
         self.counts.done += len(records)
 
     def _send(self, record: ConsumerRecord) -> None:

@@ -23,6 +23,7 @@ from tidelog.chaos.simulated.mutants.metadata.reassignment_mutants import MUTANT
 from tidelog.chaos.simulated.mutants.metadata.version_mutants import MUTANTS as _VERSIONS
 from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 from tidelog.chaos.simulated.mutants.outbox_mutants import MUTANTS as _OUTBOX
+from tidelog.chaos.simulated.mutants.reading_mutants import MUTANTS as _READING
 from tidelog.chaos.simulated.mutants.replication_mutants import MUTANTS as _REPLICATION
 from tidelog.chaos.simulated.mutants.retry_mutants import MUTANTS as _RETRIES
 from tidelog.chaos.simulated.mutants.sink_mutants import MUTANTS as _SINKS
@@ -45,6 +46,7 @@ ALL: tuple[Mutant, ...] = (
     *_DELAYS,
     *_RETRIES,
     *_OUTBOX,
+    *_READING,
     *_SPARK,
     *_DAMAGE,
     *_ANSWERS,

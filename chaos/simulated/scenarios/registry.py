@@ -53,6 +53,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "reassignment": _cluster("REASSIGNMENT", "tidelog.chaos.simulated.scenarios.moves"),
         "removal": _cluster("REMOVAL", "tidelog.chaos.simulated.scenarios.moves"),
         "compaction": _cluster("COMPACTION"),
+        "filters": _cluster("FILTERS", "tidelog.chaos.simulated.scenarios.filters"),
         "groups": _cluster("GROUPS"),
         "consumer-groups": _cluster("CONSUMER_GROUPS", "tidelog.chaos.simulated.scenarios.consumer_groups"),
         "mixed-groups": _cluster("MIXED_GROUPS", "tidelog.chaos.simulated.scenarios.consumer_groups"),
@@ -66,6 +67,7 @@ SCENARIOS: Mapping[str, Callable[[], Scenario]] = MappingProxyType(
         "delay": _cluster("DELAY", "tidelog.chaos.simulated.scenarios.delays"),
         "outbox": _cluster("OUTBOX", "tidelog.chaos.simulated.scenarios.patterns"),
         "retries": _cluster("RETRIES", "tidelog.chaos.simulated.scenarios.patterns"),
+        "replays": _cluster("REPLAYS", "tidelog.chaos.simulated.scenarios.replays"),
         "spark": _cluster("SPARK", "tidelog.chaos.simulated.scenarios.spark"),
     }
 )

@@ -229,7 +229,7 @@ def test_an_interrupted_copy_goes_on_to_its_first_end(
 ) -> None:
     to = f"copy.{topic}"
     cluster.create_topic(to, partitions=2)
-    monkeypatch.setattr(module, "CHUNK", 3)
+    monkeypatch.setattr(module.Replay, "_CHUNK", 3)
     left = at
     send = module._Copy._send
 
