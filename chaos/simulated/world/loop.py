@@ -98,11 +98,18 @@ class Due:
         return f"<{self._callback!r} at {self._when:.4f}>"
 
 
+class Accepting(Protocol):
+    """A bound socket that does not block."""
+
+    def fileno(self) -> int: ...
+    def accept(self) -> tuple[object, tuple[str, int]]: ...
+
+
 class LoopSockets(Protocol):
     """The loop's work for sockets; worlds without Kafka's protocol have none."""
 
     async def connect(self, protocol: asyncio.BaseProtocol, address: Address) -> asyncio.Transport: ...
-    def served(self, protocol: asyncio.BaseProtocol, sock: Any) -> asyncio.Transport: ...
+    def served(self, protocol: asyncio.BaseProtocol, sock: object) -> asyncio.Transport: ...
     def add_reader(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
     def remove_reader(self, fd: int) -> bool: ...
     def add_writer(self, fd: int, callback: Callable[..., object], *args: Any) -> None: ...
@@ -176,7 +183,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         protocol = protocol_factory()
         return await self.sockets.connect(protocol, Address(host, port)), protocol
 
-    async def sock_accept(self, sock: Any) -> Any:
+    async def sock_accept(self, sock: Accepting) -> tuple[object, tuple[str, int]]:  # type: ignore[override]
         while True:
             try:
                 return sock.accept()
@@ -189,7 +196,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                     self.remove_reader(sock.fileno())
 
     async def connect_accepted_socket(
-        self, protocol_factory: Callable[[], ProtocolT], sock: Any, *, ssl: object = None, **_: object
+        self, protocol_factory: Callable[[], ProtocolT], sock: object, *, ssl: object = None, **_: object
     ) -> tuple[asyncio.Transport, ProtocolT]:
         assert ssl is None, "the simulation has no TLS"
         protocol = protocol_factory()

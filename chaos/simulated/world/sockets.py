@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import itertools
+import socket
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from tidelog.broker.kafka.calls.services import KafkaServices
 from tidelog.broker.kafka.server import KafkaListener
@@ -55,12 +56,13 @@ class Sockets:
 
     def serve_streams(self, network: MemoryNetwork, address: Address) -> TcpStreams:
         """Bind the port of a node for its followers' streams."""
-        sock: Any = Listening(self, network, address, StreamKind.REPLICA_FETCH.value)
+        sock = Listening(self, network, address, StreamKind.REPLICA_FETCH.value)
         self._add(sock)
-        return TcpStreams(sock, TCP_FRAME_BYTES_MAX, None)
+        return TcpStreams(cast("socket.socket", sock), TCP_FRAME_BYTES_MAX, None)
 
-    def served(self, protocol: asyncio.BaseProtocol, sock: Socket) -> Served:
+    def served(self, protocol: asyncio.BaseProtocol, sock: object) -> Served:
         """Return an accepted connection's transport."""
+        assert isinstance(sock, Socket)
         return Served(self, self._loop, sock, protocol)
 
     async def connect(self, protocol: asyncio.BaseProtocol, address: Address) -> Stream:
@@ -71,7 +73,7 @@ class Sockets:
         if network is None or network.dead:
             network = self._networks[process.name] = self.fabric.network(process.name, context=process.context)
         try:
-            there: Any = self.fabric._listeners.get(address)
+            there = self.fabric._listeners.get(address)
             wire = self.fabric._open(network, address, getattr(there, "what", WHAT))
         except ConnectionLost as refused:
             raise ConnectionRefusedError(str(refused)) from None
@@ -359,13 +361,14 @@ class Stream(asyncio.Transport):
         return default
 
 
-def _feed(protocol: Any, data: bytes) -> None:
+def _feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:
     if isinstance(protocol, asyncio.Protocol):
         protocol.data_received(data)
         return
+    assert isinstance(protocol, asyncio.BufferedProtocol)
     rest = memoryview(data)
     while rest:
-        room = protocol.get_buffer(-1)
+        room = memoryview(protocol.get_buffer(-1))
         taken = min(len(room), len(rest))
         room[:taken] = rest[:taken]
         protocol.buffer_updated(taken)
