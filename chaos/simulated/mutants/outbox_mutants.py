@@ -10,7 +10,6 @@ from tidelog.chaos.simulated.mutants.mutant import Edit, Mutant
 
 _RELAY: Final = "tidelog.client.outbox.relay"
 _SQLITE: Final = "tidelog.client.outbox.sqlite"
-_PLACE: Final = "        place = self._place(consumer.committed([self._at])[self._at], identity)\n"
 
 mutant: Final = partial(Mutant, scenario="outbox", module=_RELAY)
 
@@ -26,7 +25,7 @@ MUTANTS: Final = (
         id="outbox-place-by-what-is-deleted",
         rule="each once",
         what="A relay sends what is in the table, and deletes it then; the place in the cluster is not read.",
-        old=_PLACE,
+        old="        place = self._place(consumer.committed([self._at])[self._at], identity)\n",
         new="        place = self._outbox.deleted()\n",
     ),
     mutant(
@@ -43,15 +42,6 @@ MUTANTS: Final = (
         what="Each relay has a transactional id of its own, so a second one does not fence the first.",
         old="        self._transactional_id: Final = self._name\n",
         new='        self._transactional_id: Final = f"{self._name}-{id(self)}"\n',
-    ),
-    mutant(
-        id="outbox-place-before-the-fence",
-        rule="each once",
-        what="A relay reads its place first, and then fences the one before, which has committed more in between.",
-        old="            producer.init_transactions()  # an older relay's transaction is over now, so the position is "
-        "certain\n",
-        new="",
-        more=(Edit(_RELAY, _PLACE, _PLACE + "        producer.init_transactions()\n"),),
     ),
     mutant(
         id="outbox-rows-by-their-time",

@@ -77,12 +77,4 @@ MUTANTS: Final = (
         old="    return tuple((name, value) for name, value in record.headers if not name.startswith(added))\n",
         new="    return tuple((name, value) for name, value in record.headers if name.startswith(added) and False)\n",
     ),
-    mutant(
-        id="retry-reads-what-was-aborted",
-        rule="only what is committed",
-        what="A handler gets copies of moves that failed.",
-        module="tidelog.client.workers.plan",
-        old='{"isolation_level": "read_committed"}\n',
-        new='{"isolation_level": "read_uncommitted"}\n',
-    ),
 )
