@@ -11,9 +11,12 @@ import inspect
 import queue
 import threading
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
+_Context = AbstractAsyncContextManager[object]
 
 
 class Died(BaseException):
@@ -24,11 +27,11 @@ class Aside(Generic[T]):
     """One run of a program: :meth:`run` it on the loop; the program calls :meth:`ask`."""
 
     def __init__(self) -> None:
-        self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._told: queue.SimpleQueue[tuple[object, BaseException | None]] = queue.SimpleQueue()
         self.died = False
         self._thread: threading.Thread | None = None
-        self._result: Any = None
+        self._results: list[T] = []
         self._error: BaseException | None = None
 
     async def run(self, program: Callable[[], T]) -> T:
@@ -44,10 +47,9 @@ class Aside(Generic[T]):
         self._thread.join()
         if self._error is not None:
             raise self._error
-        result: T = self._result
-        return result
+        return self._results[0]
 
-    def ask(self, what: Callable[[], Any]) -> Any:
+    def ask(self, what: Callable[[], object]) -> object:
         """Let the loop call something, and await it if it is a coroutine. For the program's thread."""
         if self.died:
             raise Died
@@ -66,34 +68,35 @@ class Aside(Generic[T]):
 
     def _work(self, program: Callable[[], T]) -> None:
         try:
-            self._result = program()
+            self._results.append(program())
         except BaseException as error:
             self._error = error
         self._asked.put(None)
 
 
-class Blocking:
+class Blocking(Generic[T]):
     """An asyncio client, or what its methods return, for a program aside: as the blocking one, which is generated from
     it."""
 
-    def __init__(self, aside: Aside[Any], inner: Any) -> None:
-        self._aside: Final = aside
+    def __init__(self, aside: Aside[T], inner: object) -> None:
+        self._aside: Final[Aside[T]] = aside
         self._inner: Final = inner
 
-    def __enter__(self) -> Any:
-        entered = self._aside.ask(self._inner.__aenter__)
+    def __enter__(self) -> object:
+        entered = self._aside.ask(cast(_Context, self._inner).__aenter__)
         return self if entered is self._inner else entered
 
-    def __exit__(self, *raised: Any) -> bool | None:
-        suppressed: bool | None = self._aside.ask(lambda: self._inner.__aexit__(*raised))
-        return suppressed
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return cast(bool | None, self._aside.ask(lambda: cast(_Context, self._inner).__aexit__(kind, error, traceback)))
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         found = getattr(self._inner, name)
         if not inspect.isroutine(found):
             return found
 
-        def call(*arguments: Any, **named: Any) -> Any:
+        def call(*arguments: object, **named: object) -> object:
             answer = self._aside.ask(lambda: found(*arguments, **named))
             return Blocking(self._aside, answer) if hasattr(answer, "__aenter__") else answer
 

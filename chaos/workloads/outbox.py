@@ -10,9 +10,9 @@ import asyncio
 import random
 import sqlite3
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from tidelog.chaos.checkers.patterns.outbox import Row
 from tidelog.chaos.workloads.aside import Aside, Blocking
@@ -143,9 +143,17 @@ class RelayAside(OutboxRelay):
     """A relay with clients of a process of the world."""
 
     def __init__(
-        self, aside: Aside[RelayCounts], process: ClientProcess, rng: random.Random, path: Path, **options: Any
+        self,
+        aside: Aside[RelayCounts],
+        process: ClientProcess,
+        rng: random.Random,
+        path: Path,
+        *,
+        name: str,
+        keep: bool,
+        producer_settings: Mapping[str, object],
     ) -> None:
-        super().__init__(SlowOutbox(aside, path, rng), "", **options)
+        super().__init__(SlowOutbox(aside, path, rng), "", name=name, keep=keep, producer_settings=producer_settings)
         self._aside = aside
         self._process = process
         self._rng = rng

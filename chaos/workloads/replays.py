@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
+from tidelog.aio import Consumer as AsyncConsumer
 from tidelog.chaos.checkers.patterns.replays import Copied
 from tidelog.chaos.workloads.aside import Aside, Blocking
 from tidelog.chaos.workloads.incarnation import Incarnation
@@ -18,7 +19,7 @@ from tidelog.client.errors import InvalidProducerEpochError, ProducerFencedError
 from tidelog.client.producer.blocking import Producer
 from tidelog.client.record import ConsumerBatch
 from tidelog.client.workers.replay import Replay, ReplayCounts
-from tidelog.model.ids import TopicPartition
+from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.proto.records.message_headers import REPLAY_ID, REPLAY_ORIGIN
 
 AGAIN: Final = 0.3
@@ -28,19 +29,31 @@ PAUSES_S: Final = (0.0, 0.3, 1.0)
 """Between two chunks, so that most copies take seconds."""
 
 
-class RangeReader(Blocking):
+class RangeReader(Blocking[ReplayCounts]):
     """A ``RangeConsumer`` on the asyncio consumer."""
 
-    def batches(self, *arguments: Any, **named: Any) -> Iterator[ConsumerBatch]:
-        return RangeConsumer.batches(cast(RangeConsumer, self), *arguments, **named)
+    def batches(
+        self,
+        partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        topic_id: TopicId | None = None,
+        leader_epoch: int = -1,
+    ) -> Iterator[ConsumerBatch]:
+        reader = cast(RangeConsumer, self)
+        return RangeConsumer.batches(reader, partition, start, end, topic_id=topic_id, leader_epoch=leader_epoch)
 
     def poll_batches(self) -> list[ConsumerBatch]:
-        found: list[ConsumerBatch] = self._aside.ask(lambda: self._inner.poll_batches(DATA_S))
-        return found
+        return cast(list[ConsumerBatch], self._aside.ask(lambda: self._consumer.poll_batches(DATA_S)))
 
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         if not self._aside.died:  # a generator that nobody will go on with ends by this call
-            self._aside.ask(lambda: self._inner.assign(partitions))
+            self._aside.ask(lambda: self._consumer.assign(partitions))
+
+    @property
+    def _consumer(self) -> AsyncConsumer:
+        return cast(AsyncConsumer, self._inner)
 
     @property
     def _data(self) -> RangeReader:
@@ -62,8 +75,8 @@ class RangeReader(Blocking):
     def _reached(self, partition: TopicPartition) -> int:
         return RangeConsumer._reached(cast(RangeConsumer, self), partition)
 
-    def _check_topic(self, *arguments: Any) -> None:
-        RangeConsumer._check_topic(cast(RangeConsumer, self), *arguments)
+    def _check_topic(self, partition: TopicPartition, topic_id: TopicId | None) -> None:
+        RangeConsumer._check_topic(cast(RangeConsumer, self), partition, topic_id)
 
 
 class ReplayAside(Replay):

@@ -52,11 +52,12 @@ class Registry:
         """Return the id of a schema, which is registered if it is not yet."""
         return int(self._asked(f"/subjects/{subject}/versions", {"schema": json.dumps(schema)})["id"])
 
-    def _asked(self, path: str, body: object = None) -> Any:
+    def _asked(self, path: str, body: object = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+            found: dict[str, Any] = json.load(answer)
+        return found
 
 
 def decoded(frame: DataFrame, registry: Registry) -> DataFrame:
