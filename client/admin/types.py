@@ -91,7 +91,7 @@ class OffsetSpec:
     """The offset to look up; made by the class methods."""
 
     timestamp: int
-    start_offset: int = -1
+    start_offset: int = 0
     bytes_max: int = 0
 
     @classmethod

@@ -16,7 +16,7 @@ from tidelog.client.errors import (
     exception_for,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.model.ids import NO_NODE, NO_OFFSET, Offset, TopicPartition
+from tidelog.model.ids import NO_NODE, Offset, TopicPartition
 from tidelog.proto.calls.api import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse, ListOffsetsResult
 
 
@@ -68,7 +68,7 @@ async def look_up(
                 reason = exception_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{at}: has no leader")
                 continue
             epoch = view.partitions[at.partition].leader_epoch
-            start, size = sizes.get(at, (NO_OFFSET, 0))
+            start, size = sizes.get(at, (0, 0))
             item = ListOffsetsPartition(at.topic, at.partition, timestamp, epoch, Offset(start), size)
             by_node.setdefault(node, []).append(item)
         requests = {node: ListOffsetsRequest(tuple(items), read_committed) for node, items in by_node.items()}

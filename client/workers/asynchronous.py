@@ -185,12 +185,14 @@ class AsyncWorkers:
     async def _bury(self) -> None:
         """Write the dead letters of the records that were given up."""
         plan, consumer = self._plan, self._consumer
-        if self._producer is None or consumer is None:
+        if consumer is None:
             return
         async with self._changed:
             member = consumer.group_metadata()
-            letters = plan.letters() if is_member(member) else None
-        if letters is None:
+            if self._producer is not None and not is_member(member):
+                return
+            letters = plan.letters()  # without a topic for them, this ends the program
+        if letters is None or self._producer is None:
             return
         try:
             async with self._producer.transaction() as producer:

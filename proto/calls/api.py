@@ -179,7 +179,7 @@ class ListOffsetsPartition:
     partition: int
     timestamp: int
     current_leader_epoch: LeaderEpoch = NO_LEADER_EPOCH
-    start_offset: Offset = NO_OFFSET
+    start_offset: Offset = Offset(0)
     bytes_max: int = 0
 
 

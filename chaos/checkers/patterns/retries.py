@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
 from tidelog.chaos.checkers.history import Outcome
-from tidelog.proto.records.message_headers import DELAY_ORDERS, DLQ_ERRORS, DLQ_OWN, RETRY_OWN
-from tidelog.proto.records.walk import RecordHeaders
 
+RecordHeaders = tuple[tuple[str, bytes | None], ...]
+
+RETRY_OWN: Final = "tidelog-retry-"
+DLQ_OWN: Final = "tidelog-dlq-"
+DLQ_ERRORS: Final = "__dlq.errors."
+"""Prefixes of the headers of copies and dead letters, as docs/patterns.md tells them."""
+DELAY_ORDERS: Final = frozenset(
+    {"tidelog-deliver-at", "tidelog-delay-ms", "tidelog-deliver-to", "tidelog-cancel", "tidelog-delay-again"}
+)
+"""Headers that a delay topic acts on, so a copy that goes through one cannot have the task's."""
 ADDED: Final = ("__dlq.", "tidelog-")
 
 End = Literal["done", "rejected", "invalid"]

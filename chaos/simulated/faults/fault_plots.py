@@ -372,7 +372,7 @@ def zombie_worker(rng: random.Random, partition: int, n: str, victim: int) -> li
     """A program freezes in the middle of a transaction's steps, until others have its partitions and it has timed
     out."""
     step = rng.choice(("TxnOffsetCommitRequest", "AddOffsetsToTxnRequest", "EndTxnRequest", "WriteTxnMarkersRequest"))
-    acts = ("pause-producer", str(rng.randrange(2)), _about(rng, rng.choice((4.5, 8.0))))
+    acts = ("pause-producer", rng.randrange(2), _about(rng, rng.choice((4.5, 8.0))))
     return [(0.0, "at-step", (step, rng.choice((0, 1, 2, 4)), 6.0, *acts))]
 
 

@@ -23,6 +23,8 @@ from tidelog.testing.cluster import Cluster
 from .test_transactions_late import SECOND, Producer
 
 VERSIONS, FIND, JOIN, SYNC, HEARTBEAT, LEAVE, COMMIT, FETCH, DESCRIBE = 18, 10, 11, 14, 12, 13, 8, 9, 15
+CHOSEN = {"protocol_type": "consumer", "protocol_name": "range"}
+"""What a member says from version 5 of SyncGroup on."""
 PARTITIONS: Final = 6
 BOUND_S: Final = 30.0
 
@@ -73,9 +75,8 @@ async def test_a_member_in_every_version(kafka_cluster: Cluster, topic_name: Cal
     assert [member.member_id for member in answer.members] == [answer.member_id]
     assert field(answer, "protocol_type", "consumer") == "consumer"
     me = {"group_id": group, "generation_id": 1, "member_id": answer.member_id}
-    told = await connection.ask(
-        SYNC, min(version, 5), me | {"assignments": [{"member_id": answer.member_id, "assignment": b"mine"}]}
-    )
+    assigned = CHOSEN | me | {"assignments": [{"member_id": answer.member_id, "assignment": b"mine"}]}
+    told = await connection.ask(SYNC, min(version, 5), assigned)
     assert (told.error_code, bytes(told.assignment)) == (0, b"mine")
     assert (await connection.ask(HEARTBEAT, min(version, 4), me)).error_code == 0
     stranger = await connection.ask(HEARTBEAT, 0, me | {"member_id": "nobody"})
@@ -99,13 +100,14 @@ async def test_a_static_leader_that_comes_back(
     first = await joined(connection, version, group, group_instance_id="one")
     assert (first.error_code, first.leader) == (0, first.member_id)
     me = {"group_id": group, "generation_id": 1, "member_id": first.member_id, "group_instance_id": "one"}
-    await connection.ask(SYNC, 5, me | {"assignments": [{"member_id": first.member_id, "assignment": b"mine"}]})
+    assigned = CHOSEN | me | {"assignments": [{"member_id": first.member_id, "assignment": b"mine"}]}
+    await connection.ask(SYNC, 5, assigned)
     again = await joined(connection, version, group, group_instance_id="one")
     assert (again.error_code, again.generation_id) == (0, 1)
     assert again.member_id != first.member_id
     assert (again.leader == again.member_id) is leads
     assert field(again, "skip_assignment", False) is leads
-    told = await connection.ask(SYNC, 5, me | {"member_id": again.member_id})
+    told = await connection.ask(SYNC, 5, CHOSEN | me | {"member_id": again.member_id})
     assert bytes(told.assignment) == b"mine"
     assert (await connection.ask(HEARTBEAT, 4, me)).error_code == ErrorCode.FENCED_INSTANCE_ID
     await connection.close()

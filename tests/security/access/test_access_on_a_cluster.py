@@ -444,7 +444,7 @@ def asked_of_every_api(topic: str) -> dict[tuple[int, int], dict[str, Any]]:
         (11, 9): {"group_id": "g", "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}]},
         (12, 4): {"group_id": "g", "member_id": "m"},
         (13, 5): {"group_id": "g", "members": [{"member_id": "m"}]},
-        (14, 5): {"group_id": "g", "member_id": "m"},
+        (14, 5): {"group_id": "g", "member_id": "m", "protocol_type": "consumer", "protocol_name": "range"},
         (15, 6): {"groups": ["g"], "include_authorized_operations": True},
         (19, 7): {"topics": [{"name": "new", "num_partitions": 1, "replication_factor": 1}]},
         (20, 6): {"topics": [{"name": topic}]},
