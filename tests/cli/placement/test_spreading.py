@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidelog.bench.coordination.rebalance import MANY_PARTITIONS, PARTITIONS, TOLERANCE, uneven_cluster
@@ -69,6 +69,13 @@ def test_a_plan_keeps_factors_and_breaks_no_rack(found: tuple[Parts, list[Target
             assert crowding(replicas, racks) <= crowding(parts[at].replicas, racks)
 
 
+EVEN_BUT_CROWDED = (
+    {TopicPartition("t0", 0): Part((0, 2), 1), TopicPartition("t0", 1): Part((1, 3), 1)},
+    [Target(node, None, f"m{node % 2}") for node in range(4)],
+)
+
+
+@example(EVEN_BUT_CROWDED, 0.5)
 @given(clusters(), st.sampled_from([0.0, 0.1, 0.5]))
 def test_a_plan_crowds_no_machine_that_it_can_spare(found: tuple[Parts, list[Target]], tolerance: float) -> None:
     """Neither more than before, nor while a machine of the same rack has room."""
