@@ -134,3 +134,18 @@ class Appender(Incarnation):
         """Forget what is in flight: nobody will learn its outcome."""
         for number in list(self._under_way):
             self._ended(number, Outcome.UNKNOWN)
+
+
+class VariedAppender(Appender):
+    """One whose settings are drawn anew each time that it starts."""
+
+    def _make(self) -> None:
+        rng = self._rng
+        self._settings = {
+            "compression_type": rng.choice(("none", "lz4")),
+            "linger_ms": rng.choice((0, 20)),
+            "request_timeout_ms": rng.choice((1_000, 3_000)),
+            "delivery_timeout_ms": rng.choice((4_000, 60_000)),
+            "max_block_ms": 20_000,
+        }
+        super()._make()

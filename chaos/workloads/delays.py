@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tidelog.chaos.checkers.delays import Arrival, DelayedSend
 from tidelog.chaos.checkers.history import NO_OFFSET, Outcome
-from tidelog.chaos.workloads.appending import Appender
+from tidelog.chaos.workloads.appending import VariedAppender
 from tidelog.chaos.workloads.reading import Gatherer
 from tidelog.chaos.workloads.world import World
 from tidelog.client.record import ConsumerRecord
@@ -20,7 +20,7 @@ CANCELS: Final = 0.15
 CANCELLED: Final = "cancelled"
 
 
-class DelayWriter(Appender):
+class DelayWriter(VariedAppender):
     """Writes records for later to the partitions of a delay topic. Nothing is cancelled that it does not know to be
     there."""
 
@@ -38,17 +38,6 @@ class DelayWriter(Appender):
         """Records that could be cancelled: where they are, and their marks."""
         self._cancels: tuple[TopicPartition, int, bytes] | None = None
         super().__init__(name, world, partitions, {}, pause_s=(0.2, 1.2), bursts=(1, 2, 10), padding=(0, 50))
-
-    def _make(self) -> None:
-        rng = self._rng
-        self._settings = {
-            "compression_type": rng.choice(("none", "lz4")),
-            "linger_ms": rng.choice((0, 20)),
-            "request_timeout_ms": rng.choice((1_000, 3_000)),
-            "delivery_timeout_ms": rng.choice((4_000, 60_000)),
-            "max_block_ms": 20_000,
-        }
-        super()._make()
 
     async def _send(self, at: TopicPartition) -> None:
         there = [each for each in self._there if each[0] == at]

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tidelog import HeaderFilter
 from tidelog.chaos.checkers.history import NO_OFFSET, Outcome, Sent
 from tidelog.chaos.checkers.patterns.filters import TAG, FilteredReading, key_of, tag_of
-from tidelog.chaos.workloads.appending import Appender
+from tidelog.chaos.workloads.appending import VariedAppender
 from tidelog.chaos.workloads.incarnation import Incarnation
 from tidelog.chaos.workloads.world import World
 from tidelog.client.errors import OffsetOutOfRangeError, TidelogError
@@ -21,7 +21,7 @@ AGAIN: Final = 0.02
 """How often, per poll, a reader begins again at the log start of a partition."""
 
 
-class TaggedWriter(Appender):
+class TaggedWriter(VariedAppender):
     """Tags its records as :func:`~tidelog.chaos.checkers.patterns.filters.tag_of` says. ``told`` gets each once its
     outcome is known."""
 
@@ -37,17 +37,6 @@ class TaggedWriter(Appender):
         super().__init__(
             name, world, partitions, {}, pause_s=(0.05, 0.4), padding=(0, 200, 2_500), acknowledged=acknowledged
         )
-
-    def _make(self) -> None:
-        rng = self._rng
-        self._settings = {
-            "compression_type": rng.choice(("none", "lz4")),
-            "linger_ms": rng.choice((0, 20)),
-            "request_timeout_ms": rng.choice((1_000, 3_000)),
-            "delivery_timeout_ms": rng.choice((4_000, 60_000)),
-            "max_block_ms": 20_000,
-        }
-        super()._make()
 
     def _record(self, number: int) -> dict[str, Any]:
         record = super()._record(number)

@@ -11,13 +11,14 @@ from tidelog.aio import Consumer as AsyncConsumer
 from tidelog.chaos.checkers.patterns.replays import Copied
 from tidelog.chaos.workloads.aside import Aside, Blocking
 from tidelog.chaos.workloads.incarnation import Incarnation
+from tidelog.chaos.workloads.reading import Gatherer
 from tidelog.chaos.workloads.transactions import producer_settings
 from tidelog.chaos.workloads.world import ClientProcess, World
 from tidelog.client.consumer.blocking import Consumer
 from tidelog.client.consumer.range_consumer import RANGE_SETTINGS, RangeConsumer
 from tidelog.client.errors import InvalidProducerEpochError, ProducerFencedError, TidelogError
 from tidelog.client.producer.blocking import Producer
-from tidelog.client.record import ConsumerBatch
+from tidelog.client.record import ConsumerBatch, ConsumerRecord
 from tidelog.client.workers.replay import Replay, ReplayCounts
 from tidelog.model.ids import TopicId, TopicPartition
 from tidelog.proto.records.message_headers import REPLAY_ID, REPLAY_ORIGIN
@@ -176,25 +177,22 @@ class Replayer(Incarnation):
             self._aside.kill()
 
 
-class CopyReader(Incarnation):
+class CopyReader(Gatherer):
     """Reads what is committed in the targets, from their starts."""
 
     def __init__(self, name: str, world: World, partitions: Sequence[TopicPartition]) -> None:
-        self._partitions = partitions
         self.copies: list[Copied] = []
         self.positions = dict.fromkeys(partitions, 0)
-        super().__init__(name, world)
+        super().__init__(name, world, partitions, self._took)
 
     def is_at(self, ends: Mapping[TopicPartition, int]) -> bool:
         return all(position >= ends[at] for at, position in self.positions.items())
 
-    def _make(self) -> None:
-        self._consumer = self.process.consumer(
-            isolation_level="read_committed", auto_offset_reset="earliest", fetch_max_wait_ms=200
-        )
-
-    def _ended_by(self, error: TidelogError) -> None:
-        self.world.violated(f"{self.name} ended by itself: {error!r}")
+    def _took(self, record: ConsumerRecord) -> None:
+        told = {name: (value or b"").decode() for name, value in record.headers}
+        topic, partition, offset = told[REPLAY_ORIGIN].rsplit("-", 2)
+        origin = TopicPartition(topic, int(partition)), int(offset)
+        self.copies.append(Copied(told[REPLAY_ID], record.topic_partition, record.offset, origin, record.value or b""))
 
     async def _run(self) -> None:
         consumer = self._consumer
@@ -202,12 +200,7 @@ class CopyReader(Incarnation):
         consumer.assign(list(self._partitions))
         while True:
             for record in await consumer.poll(0.3):
-                told = {name: (value or b"").decode() for name, value in record.headers}
-                topic, partition, offset = told[REPLAY_ORIGIN].rsplit("-", 2)
-                origin = TopicPartition(topic, int(partition)), int(offset)
-                self.copies.append(
-                    Copied(told[REPLAY_ID], record.topic_partition, record.offset, origin, record.value or b"")
-                )
+                self._took(record)
             for at in self._partitions:
                 try:
                     self.positions[at] = await consumer.position(at, timeout=1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from tidelog.chaos.simulated.scenarios.clusters import ALWAYS, CLIENTS_AND_COORDINATORS, QUICK_SHRINK
@@ -41,19 +42,12 @@ RETRIES: Final = Setting(
     work=RetryWork,
 )
 
-OUTBOX: Final = Setting(
-    "outbox",
-    "Relays of a database that die, stand still and run two at a time: each committed row is sent once, in order.",
-    RETRIES.kinds,
-    ALWAYS | {"aborted", "database-locked", "ended-ProducerFencedError", "kept", "rolled-back", "sent"},
-    producers=0,
-    consumers=0,
-    faults=12,
-    partitions=1,
-    seconds=25.0,
-    config=_CONFIG,
-    victim_only=("power-loss",),
-    plots=("between-two-steps", "zombie-worker"),
+OUTBOX: Final = replace(
+    RETRIES,
+    name="outbox",
+    about="Relays of a database that die, stand still and run two at a time: each committed row is sent once, "
+    "in order.",
+    events=ALWAYS | {"aborted", "database-locked", "ended-ProducerFencedError", "kept", "rolled-back", "sent"},
     targets=("coordinator", "transactions", "partition-leader"),
     work=OutboxWork,
 )

@@ -4,6 +4,7 @@ and a reader of what is committed."""
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 P = TypeVar("P", bound=Incarnation)
 
 
-class ProgramWork(Generic[P]):
+class ProgramWork(ABC, Generic[P]):
     """``topics``: what is read, and its partitions; ``open_s``: how long a program's transaction may be open.
 
     Subclasses start a program by :meth:`_program`, and take what is committed by :meth:`_got`.
@@ -59,11 +60,11 @@ class ProgramWork(Generic[P]):
     def events(self) -> Counter[str]:
         return self.sim.clients.events
 
-    def _program(self, slot: str, name: str) -> P:
-        raise NotImplementedError
+    @abstractmethod
+    def _program(self, slot: str, name: str) -> P: ...
 
-    def _got(self, record: ConsumerRecord) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _got(self, record: ConsumerRecord) -> None: ...
 
     def _kill(self, number: int, seconds: float) -> bool:
         return self.roster.kill(number, seconds)
