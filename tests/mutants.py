@@ -40,9 +40,11 @@ OPTIONS: Final = (
     "--assert=plain",
     "-p",
     "no:cacheprovider",
+    "--hypothesis-seed=0",
     "-p",
     "tests.mutant_session",
 )
+"""The seed makes verdicts repeatable: a property test draws the same examples each time."""
 
 
 class Verdict(NamedTuple):

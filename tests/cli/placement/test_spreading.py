@@ -73,9 +73,15 @@ EVEN_BUT_CROWDED = (
     {TopicPartition("t0", 0): Part((0, 2), 1), TopicPartition("t0", 1): Part((1, 3), 1)},
     [Target(node, None, f"m{node % 2}") for node in range(4)],
 )
+EMPTY_BUT_TAKEN = (
+    {TopicPartition("t0", 0): Part((0, 1), 0), TopicPartition("t1", 0): Part((0, 1), 0)},
+    [Target(node, None, f"m{node % 2}") for node in range(3)],
+)
+"""Broker 2 has no replica, but its machine has one of each partition."""
 
 
 @example(EVEN_BUT_CROWDED, 0.5)
+@example(EMPTY_BUT_TAKEN, 0.0)
 @given(clusters(), st.sampled_from([0.0, 0.1, 0.5]))
 def test_a_plan_crowds_no_machine_that_it_can_spare(found: tuple[Parts, list[Target]], tolerance: float) -> None:
     """Neither more than before, nor while a machine of the same rack has room."""
