@@ -138,6 +138,14 @@ MUTANTS = (
         f"{_FETCHED}test_a_filter_that_matches_nothing_is_bounded_and_then_waits",
     ),
     bound(
+        "brokers-pass-what-did-not-fit",
+        _FETCH,
+        "NO_OFFSET if self._request.wanted is None else part.next_offset",
+        "NO_OFFSET if self._request.wanted is None else part.replica.partition.fetchable_end("
+        "self._request.read_committed)",
+        _SAME,
+    ),
+    bound(
         "a-poll-looks-at-any-number-of-records",
         "client.consumer.core",
         "while len(out) < count_max and looked_at < LOOKED_AT_MAX:",
@@ -179,6 +187,32 @@ MUTANTS = (
         "                    if not records:\n"
         "                        self._producer.send_offsets_to_transaction(places, self._group)\n",
         f"{_REPLAYED}test_an_interrupted_copy_goes_on_to_its_first_end",
+    ),
+    bound(
+        "a-place-after-its-records",
+        _REPLAY,
+        "                    self._producer.send_offsets_to_transaction(places, self._group)\n",
+        "                with self._producer.transaction():\n"
+        "                    self._producer.send_offsets_to_transaction(places, self._group)\n",
+        f"{_REPLAYED}test_a_copy_that_dies_between_records_and_place_is_no_copy",
+    ),
+    bound(
+        "an-aborted-chunk-counts",
+        _REPLAY,
+        "                if not error.abortable or aborted == ABORTS_MAX:\n                    raise\n",
+        "                if not error.abortable or aborted == ABORTS_MAX:\n                    raise\n"
+        "                break\n",
+        f"{_REPLAYED}test_a_chunk_that_was_aborted_is_written_again",
+    ),
+    bound(
+        "a-place-that-is-read-before-the-fence",
+        _REPLAY,
+        "            producer.init_transactions()  # an earlier run's transaction is over now, so the places are "
+        "certain\n"
+        "            begun = {at: given for at, given in group.committed(every).items() if given is not None}\n",
+        "            begun = {at: given for at, given in group.committed(every).items() if given is not None}\n"
+        "            producer.init_transactions()\n",
+        f"{_REPLAYED}test_a_copy_knows_what_its_predecessor_wrote_up_to_the_fence",
     ),
     bound(
         "an-interrupted-copy-gets-another-end",

@@ -72,6 +72,17 @@ MUTANTS = (
         "client/outbox/test_postgres_relay.py::test_what_went_wrong_is_said_and_nothing_is_lost",
     ),
     bound(
+        "a-place-that-is-read-before-the-fence",
+        "client.outbox.relay",
+        "            producer.init_transactions()  # an older relay's transaction is over now, so the position is "
+        "certain\n            lost = 0\n",
+        "            committed = consumer.committed([self._at])\n"
+        "            consumer.committed = lambda _: committed\n"
+        "            producer.init_transactions()\n"
+        "            lost = 0\n",
+        "client/outbox/test_relay.py::test_a_relay_knows_what_its_predecessor_sent_up_to_the_fence",
+    ),
+    bound(
         "a-record-is-always-new",
         "client.outbox.inbox",
         "        return self._noted(connection, self._id(record)) == 1\n",

@@ -124,6 +124,22 @@ def test_a_second_relay_fences_the_first(cluster: Cluster, path: Path, name: str
     assert Counter(sent(cluster, name)) == Counter(range(6))
 
 
+def test_a_relay_knows_what_its_predecessor_sent_up_to_the_fence(
+    cluster: Cluster, path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, name, range(3))
+    fence = Producer.init_transactions
+
+    def late(producer: Producer) -> None:
+        monkeypatch.setattr(Producer, "init_transactions", fence)
+        assert relay(cluster, path, name, keep=True).run(until_empty=True).sent == 3
+        fence(producer)
+
+    monkeypatch.setattr(Producer, "init_transactions", late)
+    assert relay(cluster, path, name, keep=True).run(until_empty=True).sent == 0
+    assert Counter(sent(cluster, name)) == Counter(range(3))
+
+
 def test_kill_9_again_and_again(cluster: Cluster, path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng, number = random.Random(3), 0
     command = [sys.executable, str(Path(relay_program.__file__)), str(path), cluster.bootstrap, name]

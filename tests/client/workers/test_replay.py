@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tidelog import Admin, ConsumerRecord, Producer, Replay, TopicPartition, is_replay
-from tidelog.client.errors import IllegalStateError, UnknownTopicOrPartitionError
+from tidelog.client.errors import IllegalStateError, TransactionAbortedError, UnknownTopicOrPartitionError
 from tidelog.client.workers import replay as module
 from tidelog.client.workers.replay import ReplayPart
 from tidelog.testing import Cluster
@@ -247,6 +247,67 @@ def test_an_interrupted_copy_goes_on_to_its_first_end(
     fill(cluster, topic, 6)
     counts = replay(cluster, topic).to_topic(to)
     assert counts.resumed
+    assert values(read(cluster, to)) == list(range(20))
+
+
+def test_a_copy_that_dies_between_records_and_place_is_no_copy(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = f"copy.{topic}"
+    cluster.create_topic(to, partitions=2)
+    places: list[int] = []
+
+    def dies(producer: Producer, *given: Any) -> None:
+        places.append(len(places))
+        if len(places) == 2:
+            raise Died
+        send_offsets(producer, *given)
+
+    send_offsets = Producer.send_offsets_to_transaction
+    monkeypatch.setattr(Producer, "send_offsets_to_transaction", dies)
+    with pytest.raises(Died):
+        replay(cluster, topic).to_topic(to)
+    assert replay(cluster, topic).to_topic(to).resumed
+    assert values(read(cluster, to)) == list(range(20))
+
+
+def test_a_chunk_that_was_aborted_is_written_again(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = f"copy.{topic}"
+    cluster.create_topic(to, partitions=2)
+    aborts = [6, 14]
+    send, sent = module._Copy._send, 0
+
+    def aborted(copy: module._Copy, record: ConsumerRecord) -> None:
+        nonlocal sent
+        sent += 1
+        if sent in aborts:
+            error = TransactionAbortedError("its leader was away")
+            error.abortable = True
+            raise error
+        send(copy, record)
+
+    monkeypatch.setattr(module._Copy, "_send", aborted)
+    assert replay(cluster, topic).to_topic(to).done == 20
+    assert values(read(cluster, to)) == list(range(20))
+
+
+def test_a_copy_knows_what_its_predecessor_wrote_up_to_the_fence(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = f"copy.{topic}"
+    cluster.create_topic(to, partitions=2)
+    fence = Producer.init_transactions
+
+    def late(producer: Producer) -> None:
+        monkeypatch.setattr(Producer, "init_transactions", fence)
+        assert replay(cluster, topic).to_topic(to).done == 20
+        fence(producer)
+
+    monkeypatch.setattr(Producer, "init_transactions", late)
+    counts = replay(cluster, topic).to_topic(to)
+    assert (counts.done, counts.resumed) == (0, True)
     assert values(read(cluster, to)) == list(range(20))
 
 
