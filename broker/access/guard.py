@@ -13,11 +13,13 @@ from tidelog.broker.access.changes import Image, api_of, audited
 from tidelog.broker.access.permissions import PERMISSIONS
 from tidelog.broker.access.resources import NO_TRANSACTION, READ, WRITE, topic_by_id, transaction_name
 from tidelog.broker.access.rules import TEXTS, Rule, woven
+from tidelog.broker.access.topic_permissions import metadata_of_what_is_there
 from tidelog.broker.access.unaudited import only_audited
 from tidelog.broker.futures import then
 from tidelog.broker.services import Calls
 from tidelog.model.buffer import Buffer
 from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.api import MetadataRequest
 from tidelog.proto.records.batches import HEADER_SIZE, LENGTH_OVERHEAD
 from tidelog.proto.transport.frames import (
     FetchedPartition,
@@ -36,10 +38,12 @@ _ATTRIBUTES_LOW_AT: Final = 22
 _TRANSACTIONAL: Final = 0x10
 
 
-def guarded(calls: Calls, control: AccessControl, image: Image) -> Calls:
+def guarded(calls: Calls, control: AccessControl, image: Image, *, creates_topics: bool) -> Calls:
     """Wrap the calls so that each is limited to its sender's rights and recorded in the audit log. Every call has a row
-    in the table."""
+    in the table. ``creates_topics``: whether first use creates a topic."""
     rules = {request_type: PERMISSIONS[request_type] for request_type in calls}
+    if not creates_topics:
+        rules[MetadataRequest] = metadata_of_what_is_there
     calls = only_audited(audited(calls, control, image), rules, control, image)
     if control.authorizer is None and control.audit is None:
         return calls

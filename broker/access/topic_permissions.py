@@ -64,6 +64,13 @@ async def _metadata(request: MetadataRequest, access: Access, image: MetadataIma
     return replace(answer, topics=woven(refused, answer.topics))
 
 
+async def metadata_of_what_is_there(
+    request: MetadataRequest, access: Access, image: MetadataImage, serve: Serve
+) -> MetadataResponse:
+    """The rule where first use creates no topic, so a missing one is missing, whatever the sender may create."""
+    return await _metadata(replace(request, allow_auto_topic_creation=False), access, image, serve)
+
+
 def _metadata_fault(name: str, request: MetadataRequest, access: Access, image: MetadataImage) -> bool:
     if not access.topic(DESCRIBE, name):
         return True

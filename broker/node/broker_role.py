@@ -280,7 +280,9 @@ class BrokerRole:
     async def listen(self) -> None:
         """Bind the listeners. Requests are held until the broker is ready. Raises ``OSError``."""
         reserved = reserving(self._calls(), self._config.replication_listeners, lambda: self._view.image)
-        calls = held_until(self._ready, guarded(reserved, self.access, lambda: self._view.image))
+        creates = self._config.auto_create_topics_enable
+        calls = guarded(reserved, self.access, lambda: self._view.image, creates_topics=creates)
+        calls = held_until(self._ready, calls)
         elsewhere = (
             "controllers and followers belong at the addresses in controller.quorum.voters and "
             "the brokers' registrations"

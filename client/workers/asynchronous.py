@@ -22,7 +22,7 @@ from tidelog.client.record import ConsumerRecord
 from tidelog.client.workers.board import OrderedBy, Work
 from tidelog.client.workers.handling import Failure
 from tidelog.client.workers.owning import Owning, is_member
-from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, Plan, WorkersCounts, log
+from tidelog.client.workers.plan import CLOSE_S, COMMIT_INTERVAL_MS, LOOK_S, POLL_S, Plan, WorkersCounts, log
 from tidelog.client.workers.retry import RetryPolicy
 from tidelog.client.workers.seen_ids import Deduplicate
 from tidelog.client.workers.time_to_live import TimeToLive
@@ -103,7 +103,7 @@ class AsyncWorkers:
                 self._changed.notify_all()
             await self._stop_workers()
             if self._producer is not None:
-                await self._producer.close()
+                await self._producer.close(CLOSE_S)
         if plan.error is not None:
             raise plan.error
         return plan.counts

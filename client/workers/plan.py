@@ -30,6 +30,8 @@ ABORTS_MAX: Final = 10
 """After this many aborted transactions of dead letters in a row, the last one's error ends the program."""
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 """A member that dies within a transaction of dead letters holds back the next owner of its partitions for this long."""
+CLOSE_S: Final = 1.0
+"""What the producer has not delivered so long after the end belongs to a transaction that is not committed."""
 DEAD_LETTERS_AT_ONCE: Final = 100
 _BACKOFF: Final = Backoff(20, 1_000)
 _OURS: Final = {"enable_auto_commit": "commits finished records itself", "group_id": "has it as an argument"}
@@ -292,6 +294,8 @@ class Plan:
         log.info("dead letters are not written yet: %s", error)
         self._aborted_in_a_row += 1
         if not error.abortable or self._aborted_in_a_row >= ABORTS_MAX:
+            topics = " and ".join(filter(None, (self.retry.through, self.dead_letters)))
+            error.add_note(f"failed records could not be copied to {topics}; they come again at the next run")
             self.end(error)
             return 0.0
         return _BACKOFF.after(self._aborted_in_a_row, self.rng) / 1_000

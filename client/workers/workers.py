@@ -15,7 +15,7 @@ from tidelog.client.errors import (
 from tidelog.client.workers.blocking_base import BlockingWorkers
 from tidelog.client.workers.board import Work
 from tidelog.client.workers.owning import Owning, is_member
-from tidelog.client.workers.plan import COMMIT_INTERVAL_MS, LOOK_S, POLL_S, WorkersCounts, log
+from tidelog.client.workers.plan import CLOSE_S, COMMIT_INTERVAL_MS, LOOK_S, POLL_S, WorkersCounts, log
 from tidelog.model.ids import TopicPartition
 
 
@@ -65,7 +65,7 @@ class Workers(BlockingWorkers):
                 self._changed.notify_all()
             self._stop_workers()
             if self._producer is not None:
-                self._producer.close()
+                self._producer.close(CLOSE_S)
         if plan.error is not None:
             raise plan.error
         return plan.counts

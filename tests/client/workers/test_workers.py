@@ -15,6 +15,7 @@ import pytest
 
 from tidelog import Admin, ConsumerRecord, Deduplicate, HeaderFilter, RetryPolicy, TopicPartition, Workers
 from tidelog.client.errors import ConfigError, HandlerError, RecordTooLargeError
+from tidelog.client.workers import plan
 from tidelog.client.workers import workers as module
 from tidelog.testing import Cluster
 
@@ -231,7 +232,10 @@ def test_retries_then_a_dead_letter_with_cause_and_origin(cluster: Cluster, topi
     assert committed(cluster, topic) == 2
 
 
-def test_a_topic_that_takes_no_dead_letters_ends_the_program_and_nothing_is_lost(cluster: Cluster, topic: str) -> None:
+def test_a_topic_that_takes_no_dead_letters_ends_the_program_and_nothing_is_lost(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plan, "ABORTS_MAX", 3)
     dead = f"dlq.{topic}"
     cluster.create_topic(dead, config={"max.message.bytes": "100"})
     fill(cluster, topic, 20)
