@@ -8,8 +8,10 @@ from typing import Final
 from tidelog.broker.kafka.wire.tls_socket import AnySocket
 from tidelog.proto.transport.http2_referral import Referral
 
+FIRST_CALL_S: Final = 4.0
+"""How long a gRPC client may wait between its messages until it calls. One that is far away hears late of us."""
 REFERRAL_S: Final = 1.0
-"""How long a gRPC client, which is only referred elsewhere, may be silent before its connection is closed."""
+"""How long it may be silent once it was referred elsewhere, before its connection is closed."""
 READ_BYTES: Final = 64 * 1024
 """How much is read at a time."""
 
@@ -21,7 +23,7 @@ async def refer(sock: AnySocket, referral: Referral, data: bytes) -> None:
             if out := referral.receive(data):
                 sock.send(out)
             try:
-                async with asyncio.timeout(REFERRAL_S):
+                async with asyncio.timeout(REFERRAL_S if referral.answered else FIRST_CALL_S):
                     data = await _next_bytes(sock)
             except TimeoutError:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -20,6 +21,7 @@ from tidelog.proto.transport.grpc_login import ClientLogin, MakeLogin
 from tidelog.proto.transport.grpc_tls import (
     channel_credentials,
     login_metadata,
+    not_greeted,
     refusal,
     suspicion,
 )
@@ -60,6 +62,9 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 _CONNECT_MS: Final = 1_000
 """Time for one attempt to connect (despite gRPC's name for it). An absent peer refuses immediately; this bounds the
 wait for peers that are far, busy, or coming back after a network failure."""
+_CONNECT_MS_MAX: Final = 10_000
+"""The same for a peer that accepts connections but did not greet in time: each attempt gets twice as long as the one
+before. Source of the bound: Kafka's ``socket.connection.setup.timeout.ms``."""
 _CALL_STREAM_OPEN_S: Final = 5.0
 _LAST_EVENTS_S: Final = 0.005
 """Time to keep the loop open after a channel was closed. gRPC still reports operations that were in progress, does not
@@ -100,6 +105,9 @@ class GrpcConnection:
         self._before: grpc.aio.Channel | None = None
         """The channel with the previous key and certificates: operations in progress on it continue."""
         self._channel: grpc.aio.Channel | None = None
+        self._connect_ms = _CONNECT_MS
+        self._late_after = math.inf
+        """When an attempt of the channel may have been too short, by the loop's clock."""
         self._calls: dict[type[Request[Any]], Any] = {}
         self._closing: asyncio.Task[None] | None = None
         self._recurring = RecurringCalls(lambda: self._open(call_stream.METHOD, _CALL_STREAM_OPEN_S, control=True))
@@ -231,10 +239,11 @@ class GrpcConnection:
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.use_local_subchannel_pool", 1),
                 ("grpc.initial_reconnect_backoff_ms", 20),
-                ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
+                ("grpc.min_reconnect_backoff_ms", self._connect_ms),
                 ("grpc.max_reconnect_backoff_ms", 200),
                 ("grpc.enable_retries", 0),
             ]
+            self._late_after = asyncio.get_running_loop().time() + self._connect_ms / 1_000
             if tls is None:
                 self._channel = grpc.aio.insecure_channel(str(self.address), options)
             else:
@@ -246,8 +255,15 @@ class GrpcConnection:
         if self._before is not None:
             self._closing = asyncio.get_running_loop().create_task(self._before.close(None))
         self._before, self._channel = self._channel, None
+        self._late_after = math.inf
         self._tls_version = version
         self._calls.clear()
+
+    def _be_patient(self) -> None:
+        """Give a peer that did not greet in time longer, on a new channel. Several calls can fail by one attempt."""
+        if self._connect_ms < _CONNECT_MS_MAX and asyncio.get_running_loop().time() >= self._late_after:
+            self._connect_ms = min(self._connect_ms * 2, _CONNECT_MS_MAX)
+            self._renew(self._tls_version)
 
     def _unauthenticated(self, code: grpc.StatusCode | None, detail: str | None) -> NotServedHere | None:
         """Explain the error of a peer that does not know us."""
@@ -264,6 +280,8 @@ class GrpcConnection:
         if type(lost) is not ConnectionLost or not isinstance(error, grpc.aio.AioRpcError):
             return lost
         detail = error.details() or ""
+        if not_greeted(detail):
+            self._be_patient()
         if (nobody := self._unauthenticated(error.code(), detail)) is not None:
             return nobody
         if (refused := refusal(detail)) is not None:

@@ -22,7 +22,8 @@ _KNOWN_MAX: Final = 1_000
 _CERTIFICATE: Final = "x509_pem_cert"
 _AUTHORIZATION: Final = "authorization"
 _SCHEME: Final = "Tidelog "
-_NO_GREETING: Final = "before receiving SETTINGS frame"
+_NO_GREETING: Final = ("before receiving SETTINGS frame", "Handshake read failed (FD Shutdown")
+"""gRPC's messages for an attempt to connect that took too long, without TLS and with it."""
 _CLOSED: Final = ("Socket closed", "Connection reset", "Secure read failed")
 """gRPC's message for a connection that ended before any data."""
 
@@ -126,9 +127,14 @@ def refusal(detail: str) -> str | None:
     return None
 
 
+def not_greeted(detail: str) -> bool:
+    """Return whether a peer accepted a connection, but did not greet in time."""
+    return any(sign in detail for sign in _NO_GREETING)
+
+
 def suspicion(detail: str, *, tls: bool) -> str:
     """Return possible reasons for a connection that was closed immediately, or is not greeted."""
-    if _NO_GREETING in detail:
+    if not_greeted(detail):
         return "; the peer did not greet in time: it is overloaded or stopped, or too far away"
     if not any(sign in detail for sign in _CLOSED):
         return ""

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.slow_link import SlowLink
 from tidelog import NewTopic, TopicPartition
 from tidelog.console.access import access_of
 from tidelog.console.schemas.settings import load
@@ -20,7 +21,6 @@ from tidelog.testing import Cluster
 from tidelog.testing.ports import LOOPBACK
 
 from .conftest import Console
-from .slow_link import SlowLink
 
 if TYPE_CHECKING:  # a machine may lack it
     from playwright.sync_api import Browser, ConsoleMessage, Request

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.slow_link import SlowLink
 from tidelog import Admin, Consumer, Producer, aio
 from tidelog.client.cluster.kept_connections import KeptConnections
 from tidelog.model.settings.broker_config import NodeConfig
@@ -88,7 +89,22 @@ def test_a_node_that_moved_is_found_again() -> None:
         assert admin.describe_cluster().cluster_id == cluster.cluster_id
 
 
-def test_a_silent_caller_is_let_go(cluster: Cluster) -> None:
+async def test_a_caller_that_is_far_away_is_sent_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.kafka.referring.REFERRAL_S", 0.05)
+    link = SlowLink(lambda: kafka_address(cluster).port)
+    link.delay_s = 0.3
+    connection = GrpcNetwork().connect(Address("127.0.0.1", link.port))
+    try:
+        with pytest.raises(NotServedHere) as sent_on:
+            await connection.call(MetadataRequest(), timeout_s=10)
+        assert sent_on.value.elsewhere == grpc_addresses(cluster)[0]
+    finally:
+        await connection.close()
+        link.close()
+
+
+def test_a_silent_caller_is_let_go(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.kafka.referring.FIRST_CALL_S", 0.5)
     with socket.create_connection(kafka_address(cluster), 10) as peer:
         began = time.monotonic()
         peer.sendall(PREFACE)
