@@ -9,9 +9,10 @@
     python examples/orders.py check
 
 An order and its message are one transaction of the shop's database (outbox). The relay moves messages into the topic
-`outbox.event.order`. Billing tries again when the payment service fails, and puts aside what no retry fixes (dead
-letters). A bill and the note that its message was handled are one transaction of billing's database (inbox). `check`
-compares both databases, and looks for dead letters that are there twice.
+`outbox.event.order`. Billing tries again later when the payment service fails (through a delay topic, so that nothing
+waits behind the order), and puts aside what no retry fixes (dead letters). A bill and the note that its message was
+handled are one transaction of billing's database (inbox). `check` compares both databases, and looks for messages,
+retries and dead letters that are there twice.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ UNKNOWN = range(3)
 """The customers that billing does not know at first."""
 TOPIC = "outbox.event.order"
 DEAD_LETTERS = "dlq.billing"
+LATER, RETRIES = "later", "retry.billing"
+"""The delay topic, and where what failed comes back."""
 FAILURES = 0.05
 """How often the payment service fails."""
 
@@ -78,7 +81,16 @@ def create(bootstrap: str, directory: Path) -> None:
         with billing:
             billing.executemany("INSERT INTO customers VALUES (?)", known)
     with Admin(bootstrap) as admin:
-        admin.create_topics([NewTopic("outbox.shop", 1), NewTopic(TOPIC, 3), NewTopic(DEAD_LETTERS, 1)])
+        admin.create_topics([NewTopic("outbox.shop", 1), NewTopic(TOPIC, 3)])
+        for name in (RETRIES, DEAD_LETTERS):
+            admin.create_topics([NewTopic(name, 1, configs={"delay.sources": LATER})])
+        delays = {
+            "delay.enable": "true",
+            "delay.targets": RETRIES,
+            "delay.dead.letter.topic": DEAD_LETTERS,
+            "message.timestamp.type": "LogAppendTime",
+        }
+        admin.create_topics([NewTopic(LATER, 1, configs=delays)])
 
 
 def shop(directory: Path, orders: int, rate: float) -> None:
@@ -123,7 +135,7 @@ def bill(bootstrap: str, directory: Path, name: str) -> None:
         topics=TOPIC,
         group_id="billing",
         workers=4,
-        retry=RetryPolicy(attempts=6, backoff_ms=20, fatal=(UnknownCustomer,)),
+        retry=RetryPolicy(attempts=6, backoff_ms=100, fatal=(UnknownCustomer,), through=LATER, back=RETRIES),
         dead_letters=DEAD_LETTERS,
         consumer_settings={
             "isolation_level": "read_committed",
@@ -155,16 +167,18 @@ def differences(orders: list[Row], bills: list[Row]) -> dict[str, list[Row]]:
     }
 
 
-def dead_letters(bootstrap: str) -> Counter[str]:
-    """Return how often each message id is among the dead letters."""
-    found = Counter[str]()
-    at = TopicPartition(DEAD_LETTERS, 0)
+def times(bootstrap: str, topic: str) -> Counter[tuple[bytes | None, ...]]:
+    """Return how often each message id is in a topic: as a retry after each attempt, and after each redrive."""
+    found = Counter[tuple[bytes | None, ...]]()
     with Consumer(bootstrap, isolation_level="read_committed") as consumer:
-        consumer.assign([at])
-        consumer.seek_to_beginning(at)
-        end = consumer.end_offsets([at])[at]
-        while consumer.position(at) < end:
-            found.update((dict(record.headers)["id"] or b"").decode() for record in consumer.poll(1.0))
+        places = [TopicPartition(topic, view.partition) for view in consumer.partitions_for(topic)]
+        consumer.assign(places)
+        consumer.seek_to_beginning()
+        ends = consumer.end_offsets(places)
+        while any(consumer.position(at) < end for at, end in ends.items()):
+            for record in consumer.poll(1.0):
+                headers = dict(record.headers)
+                found[headers["id"], headers.get("tidelog-redrives"), headers.get("tidelog-retry-attempt")] += 1
     return found
 
 
@@ -173,15 +187,17 @@ def check(bootstrap: str, directory: Path) -> bool:
         orders: list[Row] = connection.execute("SELECT * FROM orders ORDER BY number").fetchall()
     with closing(connect(directory / "billing.db")) as connection:
         bills: list[Row] = connection.execute("SELECT * FROM bills ORDER BY ordered").fetchall()
-    letters = dead_letters(bootstrap)
     wrong = differences(orders, bills)
     for kind, rows in wrong.items():
         for row in rows[:3]:
             print(f"  {kind}: order {row[0]} of customer {row[1]}, {row[2]} cents")
-    twice = [message_id for message_id, count in letters.items() if count > 1]
     print(f"{len(orders):,} orders, " + ", ".join(f"{len(rows):,} {kind}" for kind, rows in wrong.items()))
-    print(f"{len(letters):,} dead letters, {len(twice):,} twice")
-    passed = bool(orders) and not twice and not any(wrong.values())
+    passed = bool(orders) and not any(wrong.values())
+    for name, topic in (("messages", TOPIC), ("retries", RETRIES), ("dead letters", DEAD_LETTERS)):
+        found = times(bootstrap, topic)
+        twice = sum(count > 1 for count in found.values())
+        print(f"{len(found):,} {name}, {twice:,} twice")
+        passed = passed and not twice
     print("PASSED" if passed else "FAILED")
     return passed
 

@@ -102,15 +102,19 @@ def sqlite(rows: int, seed: int | None, keep: bool) -> int:
 @click.option(
     "--kills", type=click.IntRange(1, 20), default=5, show_default=True, help="How often relay or billing is killed."
 )
+@click.option(
+    "--node-kills", type=click.IntRange(0, 20), default=3, show_default=True, help="How often a node is killed."
+)
 @seed_option
 @keep_option
-def orders(orders: int, kills: int, seed: int | None, keep: bool) -> int:
-    """Outbox, retries, dead letters, redrive, inbox (orders.py): a shop, a relay and two billing programs, all mortal.
+def orders(orders: int, kills: int, node_kills: int, seed: int | None, keep: bool) -> int:
+    """Outbox, retries, dead letters, redrive, inbox (orders.py): a shop, a relay, two billing programs and three nodes,
+    all mortal.
 
-    Exit code 0 only if each committed order has its bill once, and each dead letter is there once.
+    Exit code 0 only if each committed order has its bill once, and each message, retry and dead letter is there once.
     """
     with _run_directory(keep) as (place, say, done):
-        result = drill_orders(place, orders=orders, kills=kills, seed=_seed(seed, say), say=say)
+        result = drill_orders(place, orders=orders, kills=kills, node_kills=node_kills, seed=_seed(seed, say), say=say)
         done.append(result.passed)
     lines = [(f"kill -9 of {name}", f"at {count:,} bills") for name, count in result.kills]
     lines += [("redrive", line) for line in result.redriven if not line.startswith("0 ")]

@@ -1,7 +1,8 @@
 """The order service while all of its programs are killed: does each order have its bill, once?
 
-Runs ``examples/orders.py`` on its own node. The shop, the relay and both billing programs get kill -9 in the middle of
-their work and are restarted; then dead letters are redriven, and the example's own ``check`` judges the result.
+Runs ``examples/orders.py`` on its own cluster. The shop, the relay, both billing programs and nodes get kill -9 in the
+middle of their work and are restarted; then dead letters are redriven, and the example's own ``check`` judges the
+result.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ORDERS: Final = "SELECT count(*) FROM orders"
 @dataclass(frozen=True, slots=True)
 class OrdersResult:
     kills: tuple[tuple[str, int], ...]
-    """The killed programs, and how many bills there were just before."""
+    """The killed programs and nodes, and how many bills there were just before."""
     redriven: list[str]
     """The output of the redrive."""
     work_s: float
@@ -41,13 +42,16 @@ class OrdersResult:
     passed: bool
 
 
-def drill_orders(directory: Path, *, orders: int, kills: int, seed: int, say: Callable[[str], None]) -> OrdersResult:
-    """One run, with so many kills of relay and billing, and as many of the shop while it takes orders. Raises
-    :class:`WatchFailed` if an expected event does not happen; leaves no process behind."""
+def drill_orders(
+    directory: Path, *, orders: int, kills: int, node_kills: int, seed: int, say: Callable[[str], None]
+) -> OrdersResult:
+    """One run, with so many kills of relay and billing, as many of the shop while it takes orders, and some of one of
+    three nodes; without these, there is one node. Raises :class:`WatchFailed` if an expected event does not happen;
+    leaves no process behind."""
     started = time.monotonic()
     rng = random.Random(seed)
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = LocalCluster.create(directory / "cluster", nodes=1)
+    cluster = LocalCluster.create(directory / "cluster", nodes=3 if node_kills else 1)
     processes: list[ExampleProcess] = []
 
     def program(name: str, *arguments: str) -> ExampleProcess:
@@ -87,12 +91,21 @@ def drill_orders(directory: Path, *, orders: int, kills: int, seed: int, say: Ca
                 say(f"{victim.name}: kill -9 with {killed[-1][1]:,} bills written, and a new start")
                 victim.start()
 
+            def kill_node() -> None:
+                node_id = rng.choice(cluster.running())
+                killed.append((f"node {node_id}", bills()))
+                cluster.kill(node_id)
+                say(f"node {node_id}: kill -9 with {killed[-1][1]:,} bills written, and a new start")
+                cluster.start([node_id])
+
             wait_until("the first orders", lambda: _count(directory / "shop.db", ORDERS) > 0, TIMEOUT_S)
             kill(shop)
             for number in range(kills):
                 share, victim = LAST_KILL_AT * (number + 1) / kills, rng.choice(running[1:])
                 wait_until(f"{share:.0%} to be billed", lambda share=share: bills() >= share * orders, TIMEOUT_S)  # type: ignore[misc]
                 kill(victim)
+                if number < node_kills:
+                    kill_node()
                 if shop.code() is None:
                     kill(shop)
             shop.wait(TIMEOUT_S)
