@@ -17,6 +17,7 @@ WORKERS: Final = 16
 HANDLER_S: Final = 0.02
 KEYS: Final = 400
 RECORDS: Final = 4_000
+BOUND_S: Final = 120.0
 _TOPIC: Final = "bench"
 
 
@@ -41,7 +42,11 @@ def slow_handlers(root: Path) -> Mapping[str, float]:
             for number in range(RECORDS):
                 producer.send(_TOPIC, b"%d" % number, b"%d" % (number % KEYS))
         job = Workers(handle, cluster.bootstrap, topics=_TOPIC, group_id="bench", workers=WORKERS)
+        bound = threading.Timer(BOUND_S, job.stop)
+        bound.daemon = True
+        bound.start()
         counts = job.run()
+        bound.cancel()
     if counts.handled < RECORDS:
-        raise RuntimeError(f"expected {RECORDS} records handled, found {counts.handled}")
+        raise RuntimeError(f"expected {RECORDS} records handled within {BOUND_S:g} s, found {counts.handled}")
     return {"keyed_workers_16": RECORDS * HANDLER_S / (started[-1] + HANDLER_S - started[0])}

@@ -153,6 +153,22 @@ async def test_what_cannot_be_delivered_goes_to_the_dead_letters(cluster: AsyncC
         assert about["__dlq.errors.topic"] == "later"
 
 
+async def test_a_partition_waits_for_dead_letters_that_are_away(
+    cluster: AsyncCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster.admin() as admin:
+        await admin.delete_topics(["dlq.later"])
+    await send(cluster, (b"unreadable", {"deliver_at": "tomorrow"}), (b"good", {"delay_ms": 0}))
+    until = time.monotonic() + BOUND_S
+    while "there is no topic 'dlq.later' (delay.dead.letter.topic) for what cannot be delivered" not in caplog.text:
+        assert time.monotonic() < until, "the log does not say why"
+        await asyncio.sleep(0.02)
+    await cluster.create_topic("dlq.later", 2, config=OPEN)
+    [letter] = await read(cluster, "dlq.later", 1, quiet_s=0.1)
+    [good] = await read(cluster, "bills", 1, quiet_s=0.1)
+    assert (letter.value, good.value) == (b"unreadable", b"good")
+
+
 async def test_a_record_that_its_target_does_not_take_does_not_hold_up_others(cluster: AsyncCluster) -> None:
     await cluster.create_topic("small", 1, config={**OPEN, "max.message.bytes": "300"})
     big, small = {"delay_ms": 300, "deliver_to": "small"}, {"delay_ms": 300}
