@@ -601,7 +601,7 @@ BOUNDS = (
         "http-newcomers-are-sent-away",
         "broker.node.http",
         "            oldest = next(iter(self._tasks))\n",
-        "            writer.close()\n            return\n",
+        "            serving.close()\n            close()\n            return\n",
         "broker/node/test_http.py::test_health_is_answered_while_others_hold_half_a_request",
     ),
     bound(
