@@ -230,7 +230,7 @@ COMMANDS = {
         "demo [--part log]", "336,776 flights, kill -9 of nodes and of Spark: is everything there?", _demo, _demo_steps
     ),
     "example": Command(
-        "example NAME", "one of examples/ under kill -9: flights, sqlite", _example, environment.FLIGHTS
+        "example NAME", "one of examples/ under kill -9: flights, sqlite, orders", _example, environment.FLIGHTS
     ),
     "test": Command(
         "test [--quick]", "the tests, or what the change touches (pytest's options)", _test, environment.DEV
