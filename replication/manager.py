@@ -151,6 +151,7 @@ class ReplicaManager:
             self.coordinating.committed,
             appended=self._appended,
             flush=self._flusher.request,
+            run_blocking=run_blocking,
             failed=self.disk_failed,
         )
         self.isr_shrinks = 0

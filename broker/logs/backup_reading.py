@@ -1,8 +1,8 @@
 """Partitions' files of backups that their leaders here read themselves (``backup.dirs``).
 
 A request begins a reading, or asks how far it is. What is read goes the same way as records that somebody sends
-(:class:`~tidelog.replication.serving.importing.Importing`), so leadership, epochs, offsets and CRCs are checked there,
-and followers fetch as usual. A reading ends if nobody asks for a while.
+(:class:`~tidelog.replication.serving.importing.Importing`), so leadership, epochs and offsets are checked there, and
+followers fetch as usual. The CRCs are compared once, where the file is read. A reading ends if nobody asks for a while.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from tidelog.broker.logs.backup_places import AllowedPlaces, NotReadHere
 from tidelog.metadata_quorum.image.image import MetadataImage
@@ -37,7 +37,12 @@ _LATER: Final = frozenset(
 
 _STOPPING: Final = ImportRecordsResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="this node is stopping")
 
-Take = Callable[[ImportRecordsRequest], Awaitable[ImportRecordsResponse]]
+
+class Take(Protocol):
+    """Appends records as a leader."""
+
+    def __call__(self, request: ImportRecordsRequest, *, checked: bool = False) -> Awaitable[ImportRecordsResponse]:
+        """``checked``: this process has compared their CRCs."""
 
 
 class _Ended(Exception):
@@ -75,7 +80,6 @@ class BackupReading:
     def __init__(
         self, directories: Sequence[str], take: Take, image: Callable[[], MetadataImage], clock: Clock
     ) -> None:
-        """``take`` appends records as a leader."""
         self._places = AllowedPlaces(directories)
         self._take = take
         self._image = image
@@ -166,7 +170,7 @@ class BackupReading:
             if self._clock.monotonic_ms() - reading.asked_ms > IDLE_MS:
                 text = f"nobody has asked for {IDLE_MS} ms"
                 raise _Ended(reading.answer(ErrorCode.REQUEST_TIMED_OUT, text))
-            answer = await self._take(request)
+            answer = await self._take(request, checked=True)
             if answer.error is ErrorCode.NONE:
                 break
             if answer.error not in _LATER:

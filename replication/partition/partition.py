@@ -296,10 +296,13 @@ class Partition:
             f"from the oldest undelivered one on, found {found}: they go as they fall due"
         )
 
-    def import_batches(self, data: Buffer, now_ms: int, wall_ms: int, *, bulk: bool = False) -> LogAppend | Refusal:
+    def import_batches(
+        self, data: Buffer, now_ms: int, wall_ms: int, *, bulk: bool = False, checked: bool = False
+    ) -> LogAppend | Refusal:
         """Append a backup's or a link's batches at their existing offsets, which may have gaps; batches before the
-        log's end are skipped. They get this leader's epoch. Only their CRCs are checked. ``bulk``: many of a backup,
-        which only followers will read soon."""
+        log's end are skipped. They get this leader's epoch. Only their CRCs are checked, unless they were
+        (``checked``). ``bulk``: many of a backup, which only followers will read soon; the log may still be writing
+        them (:attr:`~tidelog.storage.log.log_state.LogState.writing`)."""
         leading = self.leading
         assert leading is not None
         if (in_sync := len(leading.isr.committed)) < self.min_isr:
@@ -310,7 +313,12 @@ class Partition:
         if leading.followers:
             leading.before_append()
         appended = self.log.append_as_follower(
-            data, wall_ms, takes_gaps=True, leader_epoch=leading.epoch, once=bulk and not leading.followers
+            data,
+            wall_ms,
+            takes_gaps=True,
+            leader_epoch=leading.epoch,
+            once=bulk and not leading.followers,
+            checked=checked,
         )
         if isinstance(appended, LogAppend):
             self.advance(now_ms)

@@ -11,6 +11,7 @@ from tidelog.model.errors import ErrorCode, Refusal
 from tidelog.model.ids import LeaderEpoch, Offset, TopicIdPartition, TopicPartition
 from tidelog.model.names import is_internal
 from tidelog.proto.calls.backup_api import ImportRecordsRequest, ImportRecordsResponse
+from tidelog.replication.flushing import RunBlocking
 from tidelog.replication.partition.replica import Replica
 from tidelog.storage.disk.log_errors import LogDirFailed
 
@@ -32,6 +33,7 @@ class Importing:
         *,
         appended: Callable[[Replica], None],
         flush: Callable[[Replica], None],
+        run_blocking: RunBlocking,
         failed: Callable[[Replica, LogDirFailed], None],
     ) -> None:
         """``committed`` waits for a partition's high watermark; ``appended`` is called for each partition that grew,
@@ -41,10 +43,12 @@ class Importing:
         self._committed = committed
         self._appended = appended
         self._flush = flush
+        self._run_blocking = run_blocking
         self._failed = failed
 
-    async def take(self, request: ImportRecordsRequest) -> ImportRecordsResponse:
-        """Append now, and answer once the in-sync replicas have the records. A repeated request changes nothing."""
+    async def take(self, request: ImportRecordsRequest, *, checked: bool = False) -> ImportRecordsResponse:
+        """Append now, and answer once the in-sync replicas have the records. A repeated request changes nothing.
+        ``checked``: this process has compared the CRCs."""
         replica = self._replicas.get(TopicIdPartition(request.topic_id, request.partition))
         if replica is None:
             return ImportRecordsResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER, error_message="no replica of it here")
@@ -63,17 +67,26 @@ class Importing:
             text = f"expected a log that ends at {request.log_end_offset}, found {end}"
             return ImportRecordsResponse(ErrorCode.OFFSET_OUT_OF_RANGE, error_message=text)
         bulk = len(request.records) >= BULK_BYTES
+        log = replica.partition.log
         try:
             taken = replica.partition.import_batches(
-                request.records, self._clock.monotonic_ms(), self._clock.now_ms(), bulk=bulk and not request.link
+                request.records,
+                self._clock.monotonic_ms(),
+                self._clock.now_ms(),
+                bulk=bulk and not request.link,
+                checked=checked,
             )
+            if (job := log.writing) is not None:
+                await self._run_blocking(job.run)
+                log.finish_write(job)
+                replica.partition.advance(self._clock.monotonic_ms())
         except LogDirFailed as failure:
             self._failed(replica, failure)
             return ImportRecordsResponse(ErrorCode.KAFKA_STORAGE_ERROR, error_message=str(failure))
         if isinstance(taken, Refusal):
             return _refused(taken)
         self._appended(replica)
-        waited_ms = replica.partition.log.unflushed_for_ms(self._clock.now_ms())
+        waited_ms = log.unflushed_for_ms(self._clock.now_ms())
         if bulk and waited_ms >= BULK_FLUSH_MS:
             self._flush(replica)
         end = Offset(taken.last_offset + 1)

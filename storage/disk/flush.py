@@ -10,6 +10,7 @@ from tidelog.model.settings.topic_config import TopicConfig
 from tidelog.storage.disk.checkpoints import PARTITION_METADATA
 from tidelog.storage.disk.files import File, FileLayer
 from tidelog.storage.disk.handles import HandlePool, PooledFile
+from tidelog.storage.disk.write_job import WriteJob
 
 
 class FlushJob:
@@ -19,7 +20,17 @@ class FlushJob:
     :meth:`run` once, in any thread.
     """
 
-    __slots__ = ("_directories", "_files", "_layer", "_metadata", "_pinned", "_running", "end_offset", "error")
+    __slots__ = (
+        "_directories",
+        "_files",
+        "_layer",
+        "_metadata",
+        "_pinned",
+        "_running",
+        "_writing",
+        "end_offset",
+        "error",
+    )
 
     def __init__(
         self,
@@ -30,11 +41,14 @@ class FlushJob:
         *,
         names_changed: bool,
         is_new: bool,
+        writing: WriteJob | None = None,
     ) -> None:
-        """``is_new``: the partition's directory itself may not be durable. Opens ``files``; raises ``OSError``."""
+        """``is_new``: the partition's directory itself may not be durable. ``writing``: runs first. Opens ``files``;
+        raises ``OSError``."""
         self.end_offset = end_offset
         self.error: OSError | None = None
         self._layer: FileLayer = pool.files
+        self._writing = writing
         self._directories = [path] if names_changed or is_new else []
         wanted = list(files)
         self._metadata: PooledFile | None = None
@@ -63,6 +77,10 @@ class FlushJob:
         """Sync the files. Never raises: an error is kept in ``error`` for ``finish_flush``."""
         with self._running:
             try:
+                if self._writing is not None:
+                    self._writing.run()
+                    if self._writing.error is not None:
+                        raise self._writing.error
                 for file in self._files:
                     file.fdatasync()
                 for directory in self._directories:

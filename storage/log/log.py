@@ -139,6 +139,7 @@ class Log(FilteredLog):
         takes_gaps: bool = False,
         leader_epoch: int | None = None,
         once: bool = False,
+        checked: bool = False,
     ) -> LogAppend | Refusal:
         """Append a leader's data at the end of this log: whole batches with their offsets and epochs.
 
@@ -148,7 +149,8 @@ class Log(FilteredLog):
         CORRUPT_MESSAGE for invalid batches or CRCs, OFFSET_OUT_OF_RANGE for offsets that do not continue the log,
         INVALID_REQUEST for falling epochs. Gaps are allowed if the topic is compacted, if the log already has one, or
         with ``takes_gaps``. ``leader_epoch``: stored instead of the batches' own epochs. ``once``: nobody will read
-        this soon. Raises :class:`LogDirFailed`.
+        this soon; the caller runs and finishes the job in :attr:`writing`. ``checked``: the CRCs were compared in this
+        process. Raises :class:`LogDirFailed`.
         """
         self._check_usable()
         end = self.log_end_offset
@@ -160,6 +162,7 @@ class Log(FilteredLog):
             is_empty=not self._chain.size,
             gaps=takes_gaps or self._sparse or self.config.compacts,
             own_epoch=leader_epoch,
+            checked=checked,
         )
         if isinstance(selected, Refusal):
             return selected
@@ -237,7 +240,8 @@ class Log(FilteredLog):
         segment = self._chain.active
         before = segment.size
         self._hints.put(placed[0][1], segment.base_offset, before)
-        segment.append(buffers, written, self.config.index_interval_bytes, once=once)
+        later = self.log_end_offset if once else None
+        self.writing = segment.append(buffers, written, self.config.index_interval_bytes, later)
         self._chain.size += segment.size - before
         self.log_end_offset = Offset(written[-1][0] + 1)
         epochs, producers = self._epochs, self.producers
@@ -283,6 +287,7 @@ class Log(FilteredLog):
                 raise self._failed(error) from error
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
+        self._await_write()  # after a kill, no segment may begin where the one before it does not end
         if self._flushes.is_new:
             # After a power loss a log may end early, but it must have no hole: the first segment's name must be durable
             # before the second's. Rarely needed: a flush has usually done this by now.

@@ -11,6 +11,7 @@ from tidelog.storage.disk.checkpoints import encode_epochs, encode_partition_met
 from tidelog.storage.disk.flush import FlushJob, FlushState
 from tidelog.storage.disk.handles import HandlePool
 from tidelog.storage.disk.log_errors import LogDirFailed
+from tidelog.storage.disk.write_job import WriteJob
 from tidelog.storage.log.recovery import LoadedLog
 from tidelog.storage.producers.loading import load_producers
 from tidelog.storage.producers.snapshot import encode_snapshot
@@ -68,6 +69,7 @@ class LogState:
         "name",
         "producers",
         "topic_id",
+        "writing",
     )
 
     def __init__(
@@ -120,6 +122,8 @@ class LogState:
         self.moving = False
         """Whether it is moving to another directory, and so must not be compacted."""
         self._closed = False
+        self.writing: WriteJob | None = None
+        """The last records, if they are not in the file yet."""
         self._cuts = 0
         """How often the log's end was truncated: this voids compactions started earlier."""
 
@@ -226,9 +230,9 @@ class LogState:
     def acknowledgeable_offset(self) -> Offset:
         """A leader or follower may acknowledge the records before this offset.
 
-        The log's end, unless ``flush.messages`` allows fewer unsynced records.
+        The log's end, less what is being written, unless ``flush.messages`` allows fewer unsynced records.
         """
-        end = self.log_end_offset
+        end = self.log_end_offset if self.writing is None else self.writing.start
         bound = self._flushes.recovery_point + self.config.flush_messages
         return end if end < bound else Offset(bound - 1)
 
@@ -246,7 +250,7 @@ class LogState:
         ``whole``: even if all records are durable, because their directory and files that only save work may not be.
         Raises :class:`LogDirFailed`.
         """
-        self._check_usable()
+        self._check_in_service()
         return self._begin_flush(whole=whole)
 
     def _begin_flush(self, *, whole: bool) -> FlushJob | None:
@@ -267,6 +271,7 @@ class LogState:
                 chain.files_from(flushes.recovery_point),
                 names_changed=chain.names_changed,
                 is_new=flushes.is_new,
+                writing=self.writing,
             )
         except OSError as error:
             raise self._failed(error) from error
@@ -299,6 +304,24 @@ class LogState:
         if job is not None:
             job.run()
             self.finish_flush(job)
+
+    def finish_write(self, job: WriteJob) -> None:
+        """Note that a job has run; it counts for nothing if the log has done so before. Raises
+        :class:`LogDirFailed`."""
+        if job is self.writing:
+            self.writing = None
+            job.end()
+            if job.error is not None:
+                raise self._failed(job.error) from job.error
+        failure = self._owner.failure
+        if failure is not None:
+            raise LogDirFailed(failure.directory, failure.cause)
+
+    def _await_write(self) -> None:
+        job = self.writing
+        if job is not None:
+            job.run()
+            self.finish_write(job)
 
     # --- Ending --------------------------------------------------------------------------------
 
@@ -341,6 +364,9 @@ class LogState:
     def abandon(self) -> None:
         """Release file descriptors and do nothing else, as if the process had ended."""
         self._closed = True
+        job, self.writing = self.writing, None
+        if job is not None:
+            job.end()
         self._chain.close()
 
     def moved_to(self, directory: str) -> None:
@@ -349,6 +375,11 @@ class LogState:
         self.directory = directory
 
     def _check_usable(self) -> None:
+        self._check_in_service()
+        if self.writing is not None:
+            self._await_write()
+
+    def _check_in_service(self) -> None:
         failure = self._owner.failure
         if failure is not None:
             raise LogDirFailed(failure.directory, failure.cause)

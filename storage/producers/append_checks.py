@@ -116,12 +116,13 @@ def select_for_follower(
     is_empty: bool,
     gaps: bool,
     own_epoch: int | None = None,
+    checked: bool = False,
 ) -> FollowerBatches | Refusal:
     """Select from a leader's data for a follower whose log ends at ``due`` in ``epoch``.
 
     Leaves out batches before ``due``, and everything from the first batch with an epoch above ``epoch_max`` on. In an
     empty log the first batch may begin before ``due``. ``gaps``: offsets may have gaps. ``own_epoch``: replaces
-    those of all batches.
+    those of all batches. ``checked``: their CRCs were compared in this process.
     """
     found: list[Batch] = []
     has_gap = False
@@ -132,7 +133,7 @@ def select_for_follower(
             leader_epoch = batch.leader_epoch if own_epoch is None else own_epoch
             if epoch_max is not None and leader_epoch > epoch_max:
                 break
-            if not batch.crc_ok() or batch.last_offset_delta < 0:
+            if not (checked or batch.crc_ok()) or batch.last_offset_delta < 0:
                 raise CorruptBatch(f"expected a batch at {batch.base_offset} that matches its CRC, it does not")
             if batch.is_control and batch.record_count:
                 decode_control(batch)

@@ -16,6 +16,7 @@ from tidelog.model.ids import Offset
 from tidelog.proto.records.batches import HEADER, HEADER_SIZE, Batch, CorruptBatch, split_batches
 from tidelog.storage.disk.files import start_over
 from tidelog.storage.disk.handles import HandlePool, PooledFile
+from tidelog.storage.disk.write_job import WriteJob
 from tidelog.storage.segments.batch_walk import HEADER_CHUNK, batch_size_at, walk_headers
 from tidelog.storage.segments.examination import DamagedRange
 from tidelog.storage.segments.filter_index import FilterIndex
@@ -135,18 +136,21 @@ class Segment:
         buffers: Sequence[Buffer],
         batches: Sequence[tuple[int, int, int]],
         index_interval: int,
-        *,
-        once: bool = False,
-    ) -> None:
+        later: Offset | None = None,
+    ) -> WriteJob | None:
         """Write batches at the end with one call; ``batches``: (last offset, size, highest timestamp) of each.
-        ``once``: nobody will read them soon."""
+        ``later``: the first offset of many batches that nobody will read soon; returns the job that writes them."""
         position = self.size
-        file = self.log.get()
-        (file.pwritev_once if once else file.pwritev)(buffers, position)
+        job = None
+        if later is None:
+            self.log.get().pwritev(buffers, position)
+        else:
+            job = WriteJob(self.log, buffers, position, later)
         for last_offset, size, timestamp in batches:
             self.note_batch(position, last_offset, size, timestamp, index_interval)
             position += size
         self.size = position
+        return job
 
     def note_batch(self, position: int, last_offset: int, size: int, timestamp: int, index_interval: int) -> None:
         """Add a batch of the log to the indexes (Kafka's ``LogSegment.append``)."""

@@ -301,10 +301,11 @@ class Leader:
         image = cast(MetadataImage, SimpleNamespace(topics={self.request.topic_id: SimpleNamespace(name="t")}))
         self.reading = BackupReading((str(directory),), self.take, lambda: image, self.clock)
 
-    async def take(self, request: ImportRecordsRequest) -> ImportRecordsResponse:
+    async def take(self, request: ImportRecordsRequest, *, checked: bool = False) -> ImportRecordsResponse:
         assert not request.place
         if not len(request.records):
             return ImportRecordsResponse(NONE, self.end)
+        assert checked, "the reading has compared the CRCs"
         self.came.set()
         await self.may.wait()
         self.ends.append(request.log_end_offset)

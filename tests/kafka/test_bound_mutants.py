@@ -395,27 +395,6 @@ BOUNDS = (
         "links/test_promoted.py::test_a_leader_takes_a_links_records_right_at_its_logs_end",
     ),
     bound(
-        "a-restore-compares-no-headers",
-        "proto.backups.verifying",
-        "    if found.headers_sha256 != part.headers_sha256 and",
-        "    if False and",
-        "backup/test_files.py::test_crcs_and_a_hash_of_the_headers_find_any_flipped_byte",
-    ),
-    bound(
-        "imported-records-keep-foreign-epochs",
-        "replication.partition.partition",
-        "takes_gaps=True, leader_epoch=leading.epoch, once=",
-        "takes_gaps=True, once=",
-        "replication/test_fencing.py::test_imported_records_get_the_epoch_under_which_they_are_taken",
-    ),
-    bound(
-        "followers-fetch-restored-records-from-the-disk",
-        "replication.partition.partition",
-        "once=bulk and not leading.followers",
-        "once=bulk",
-        "replication/test_fencing.py::test_only_what_no_follower_will_read_is_written_past_the_cache",
-    ),
-    bound(
         "any-link-may-fill-a-topic",
         "model.settings.topic_config",
         "        if link == self.link_name and (not link or self.link_state == LINK_ACTIVE):\n",

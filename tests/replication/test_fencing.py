@@ -72,6 +72,8 @@ def test_only_what_no_follower_will_read_is_written_past_the_cache(
         data = bytearray(raw)
         patch_batch(data, 0, base_offset=end, leader_epoch=77)
         assert not isinstance(r[1].p.import_batches(bytes(data), r.now_ms, r.now_ms, bulk=bulk), Refusal)
+        if (job := r[1].p.log.writing) is not None:
+            job.run()
         assert past == found
     assert r[1].values() == [b"old"] * 3
 

@@ -141,8 +141,9 @@ class Workload:
                 self.checkpoint,
                 self.begin,
                 self.begin_anew,
+                self.restore,
             ),
-            (40, 15, 6, 5, 3, 3, 4, 6, 1),
+            (40, 15, 6, 5, 3, 3, 4, 6, 1, 8),
         )[0]
         action(log, partition)
 
@@ -164,6 +165,40 @@ class Workload:
         result = log.append_as_follower(b"".join(partition.pending), NOW)
         assert not isinstance(result, Refusal), result
         self.appended(log, partition)
+
+    def restore(self, log: Log, partition: Partition) -> None:
+        """Records that another thread writes, with something else between their append and the end of the write."""
+        self.epoch = max(self.epoch, log.latest_epoch)
+        raws = [self.new_batch(partition) for _ in range(self.rng.choice((1, 3, 12)))]
+        partition.pending = self.placed(raws, partition.end, self.epoch)
+        result = log.append_as_follower(b"".join(partition.pending), NOW, once=True)
+        assert not isinstance(result, Refusal), result
+        job = log.writing
+        assert job is not None
+        assert partition.end <= job.start == log.acknowledgeable_offset < log.log_end_offset
+        meanwhile = self.rng.choice(("nothing", "read", "flush", "another log", "truncate", "roll", "stop"))
+        if meanwhile == "read":
+            contents(log)
+        elif meanwhile == "flush":
+            flush = log.begin_flush()
+            if flush is not None:
+                flush.run()
+                log.finish_flush(flush)
+            partition.floor = log.recovery_point
+        elif meanwhile == "another log":
+            other = 1 - self.partitions.index(partition)
+            self.rng.choice((self.lead, self.checkpoint))(self.logs[other], self.partitions[other])
+        elif meanwhile == "truncate":
+            log.truncate_to(partition.end)
+            partition.pending = []
+            self.forget_sequences(log, partition)
+        elif meanwhile == "roll":
+            log.roll(NOW)
+        job.run()
+        log.finish_write(job)
+        self.appended(log, partition)
+        if meanwhile == "stop":
+            self.stop_and_start()
 
     def flush(self, log: Log, partition: Partition) -> None:
         log.flush()

@@ -141,7 +141,7 @@ _STORAGE: Final = (
         what="A follower does not check the CRC of fetched batches: a bit that flipped on the leader's disk is "
         "replicated.",
         module=_CHECKS,
-        old="            if not batch.crc_ok() or batch.last_offset_delta < 0:\n",
+        old="            if not (checked or batch.crc_ok()) or batch.last_offset_delta < 0:\n",
         new="            if batch.last_offset_delta < 0:\n",
         scenario="unclean",
     ),

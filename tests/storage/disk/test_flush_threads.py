@@ -1,16 +1,20 @@
-"""Flushes in another thread while the log goes on."""
+"""Flushes and writes in another thread while the log goes on."""
 
 from __future__ import annotations
 
 import random
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+import pytest
+
+from tidelog.model.buffer import Buffer
 from tidelog.model.clock import SystemClock
 from tidelog.model.ids import BrokerEpoch, NodeId, TopicId
 from tidelog.model.settings.topic_config import TopicConfig
-from tidelog.proto.records.batches import split_batches
+from tidelog.proto.records.batches import patch_batch, split_batches
 from tidelog.proto.records.encoder import encode_values
 from tidelog.storage.disk.files import SystemFiles
 from tidelog.storage.disk.format import format_directory
@@ -84,7 +88,7 @@ def whole(log: Log) -> int:
 
 
 class SlowFiles(MemoryFiles):
-    """A disk whose fdatasync waits until it is let go."""
+    """A disk whose fdatasync and pwritev_once wait until they are let go."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,17 +106,33 @@ class SlowFile(MemoryFile):
         self.files = files
 
     def fdatasync(self) -> None:
-        self.files.entered.set()
-        assert self.files.let_go.wait(WAIT_S)
+        self._wait()
         super().fdatasync()
 
+    def pwritev_once(self, buffers: Sequence[Buffer], offset: int) -> int:
+        self._wait()
+        return super().pwritev_once(buffers, offset)
 
-def test_a_close_waits_for_a_flush_that_another_thread_is_at() -> None:
+    def _wait(self) -> None:
+        self.files.entered.set()
+        assert self.files.let_go.wait(WAIT_S)
+
+
+Slow = tuple[SlowFiles, LogManager, Log]
+
+
+@pytest.fixture
+def slow() -> Iterator[Slow]:
     files = SlowFiles()
     format_directory(files, "/a", "c", NodeId(1), random.Random(1))
     manager = LogManager(files, SystemClock(), random.Random(1), ["/a"], cluster_id="c", node_id=NodeId(1))
     manager.start()
-    log = manager.get_or_create("t", TopicId(b"t" * 16), 0, TopicConfig())
+    yield files, manager, manager.get_or_create("t", TopicId(b"t" * 16), 0, TopicConfig())
+    manager.close()
+
+
+def test_a_close_waits_for_a_flush_that_another_thread_is_at(slow: Slow) -> None:
+    files, _, log = slow
     log.append_as_leader(split_batches(bytes(encode_values([b"x"], NOW))), 0, NOW)
     job = log.begin_flush()
     assert job is not None
@@ -127,4 +147,69 @@ def test_a_close_waits_for_a_flush_that_another_thread_is_at() -> None:
         closing.result(WAIT_S)
     assert job.error is None
     assert log.recovery_point == log.log_end_offset == 1
-    manager.close()
+
+
+@pytest.mark.parametrize(
+    ("act", "content_left"),
+    [(whole, 1), (lambda log: log.roll(NOW), 1), (lambda log: log.truncate_to(0), 0), (Log.abandon, 1)],
+    ids=["read", "roll", "truncate", "abandon"],
+)
+def test_nothing_overtakes_a_thread_that_writes(slow: Slow, act: Callable[[Log], object], content_left: int) -> None:
+    files, _, log = slow
+    raw = bytes(encode_values([b"x"], NOW))
+    log.append_as_follower(raw, NOW, once=True)
+    job, path = log.writing, log._chain.active.log.path
+    assert job is not None
+    with ThreadPoolExecutor(2) as executor:
+        running = executor.submit(job.run)
+        assert files.entered.wait(WAIT_S)
+        acting = executor.submit(act, log)
+        done, _ = wait([acting], timeout=0.05)
+        files.let_go.set()
+        assert not done
+        running.result(WAIT_S)
+        acting.result(WAIT_S)
+    assert bytes(files.content(path)) == raw * content_left
+    log.finish_write(job)
+    job.run()
+    assert bytes(files.content(path)) == raw * content_left, "once"
+
+
+def test_a_flush_that_begins_meanwhile_writes_first(slow: Slow) -> None:
+    files, _, log = slow
+    files.let_go.set()
+    raw = bytes(encode_values([b"x"], NOW))
+    log.append_as_follower(raw, NOW, once=True)
+    write, flush = log.writing, log.begin_flush()
+    assert write is not None
+    assert flush is not None
+    flush.run()
+    assert bytes(files.content(log._chain.active.log.path)) == raw
+    log.finish_flush(flush)
+    log.finish_write(write)
+    assert log.recovery_point == log.acknowledgeable_offset == 1
+
+
+def test_what_fills_several_segments_is_written_to_each(slow: Slow) -> None:
+    files, _, log = slow
+    files.let_go.set()
+    raws = [bytearray(encode_values([b"x" * 100], NOW)) for _ in range(5)]
+    for number, raw in enumerate(raws):
+        patch_batch(raw, 0, base_offset=number, leader_epoch=0)
+    log.update_config(TopicConfig(segment_bytes=2 * len(raws[0])))
+    log.append_as_follower(b"".join(raws), NOW, once=True)
+    assert log.segment_count == 3
+    assert log.acknowledgeable_offset == 4
+    assert whole(log) == 5
+
+
+def test_what_was_not_begun_when_a_log_is_given_up_is_not_written(slow: Slow) -> None:
+    files, manager, log = slow
+    log.append_as_follower(bytes(encode_values([b"x"], NOW)), NOW, once=True)
+    job, path = log.writing, log._chain.active.log.path
+    assert job is not None
+    log.abandon()
+    files.let_go.set()
+    job.run()
+    assert not files.content(path)
+    assert not manager._pool.pinned
