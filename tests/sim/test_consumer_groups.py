@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.showing import shows
 from tidelog.chaos.simulated.scenarios.consumer_groups import CONSUMER_GROUPS
 from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario
 from tidelog.chaos.simulated.world.scenario import Fault
@@ -35,5 +36,4 @@ def test_a_partition_that_is_given_to_two_shows(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr("tidelog.groups.consumer.deciding.next_step", without_owners)
     assert reconciling.next_step is next_step
-    outcome = ClusterScenario(CONSUMER_GROUPS).run(5, SCHEDULE)
-    assert [text for text in outcome.violations if "one owner: " in text]
+    assert shows("one owner: ", ClusterScenario(CONSUMER_GROUPS), 5, SCHEDULE)

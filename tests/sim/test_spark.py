@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.sim.showing import shows
 from tidelog.chaos.simulated.faults.fault_plots import DRIVER_POINTS
 from tidelog.chaos.simulated.scenarios import registry as scenarios
 from tidelog.chaos.simulated.scenarios.spark import SPARK
@@ -38,8 +39,7 @@ def test_drivers_that_die_freeze_and_are_stopped_at_any_point() -> None:
 def test_a_range_that_ends_where_not_all_is_decided_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = AsyncAdmin.list_offsets
     monkeypatch.setattr(AsyncAdmin, "list_offsets", lambda admin, specs, read_committed: ask(admin, specs))
-    outcome = ClusterScenario(SPARK).run(3, ())
-    assert [text for text in outcome.violations if "decided ranges: " in text]
+    assert shows("decided ranges: ", ClusterScenario(SPARK), 3, ())
 
 
 def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,8 +48,7 @@ def test_two_attempts_at_a_task_that_are_both_committed_show(monkeypatch: pytest
 
     monkeypatch.setattr(spark_clients, "one_of_each", all_of_them)
     seeds = (3, 1, 2, 4, 5, 6, 7, 8)  # each has its chances, and the first shows it as long as no draw changes
-    outcomes = (ClusterScenario(SPARK).run(seed, ()) for seed in seeds)
-    assert any("each once: " in text for outcome in outcomes for text in outcome.violations)
+    assert any(shows("each once: ", ClusterScenario(SPARK), seed, ()) for seed in seeds)
 
 
 def test_where_spark_is_not_installed_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.sim.showing import shows
 from tidelog.chaos.simulated.scenarios.clusters import TRANSACTIONS
 from tidelog.chaos.simulated.simulation.cluster_scenario import ClusterScenario
 from tidelog.chaos.simulated.world.scenario import Fault
@@ -39,23 +40,19 @@ def test_faults_of_producers_are_part_of_schedules() -> None:
 
 def test_what_is_shown_undecided_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partition, "fetchable_end", lambda partition, read_committed: partition.high_watermark)
-    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
-    assert [text for text in outcome.violations if "only what counts: " in text]
+    assert shows("only what counts: ", ClusterScenario(TRANSACTIONS), 3, ())
 
 
 def test_transactions_that_nobody_ends_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ending, "send_markers", lambda ending, entry, now: None)
-    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
-    assert [text for text in outcome.violations if "no progress after healing: " in text]
+    assert shows("no progress after healing: ", ClusterScenario(TRANSACTIONS), 3, ())
 
 
 def test_a_last_stable_offset_that_passes_an_open_transaction_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ProducerStates, "first_unstable_offset", lambda states, high_watermark: None)
-    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
-    assert [text for text in outcome.violations if "stable: on node" in text]
+    assert shows("stable: on node", ClusterScenario(TRANSACTIONS), 3, ())
 
 
 def test_an_end_that_is_too_old_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partition, "latest_offset", lambda partition, read_committed: partition.log.log_start_offset)
-    outcome = ClusterScenario(TRANSACTIONS).run(3, ())
-    assert [text for text in outcome.violations if "ends: node" in text]
+    assert shows("ends: node", ClusterScenario(TRANSACTIONS), 3, ())
