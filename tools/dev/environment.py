@@ -91,7 +91,8 @@ def _logged(command: Sequence[str]) -> None:
 
 def _pip(*arguments: str) -> None:
     quiet = ["--disable-pip-version-check", "--no-input", "--no-warn-script-location"]
-    _logged([venv_bin("python"), "-m", "pip", "install", *quiet, "-c", str(CONSTRAINTS), *arguments])
+    # Most installed modules are never imported; those that are, Python compiles when it first imports them.
+    _logged([venv_bin("python"), "-m", "pip", "install", "--no-compile", *quiet, "-c", str(CONSTRAINTS), *arguments])
 
 
 def _make_venv() -> None:
