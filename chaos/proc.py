@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog.cli.local.process import pids
+from tidelog.cli.local.process import command_of, pids
 
 _PROC: Final = Path("/proc")
 ESTABLISHED: Final = "01"
@@ -35,13 +35,7 @@ def commands() -> Iterator[list[str]]:
     """Yield the command line of every process, by pid; nothing on a system without ``/proc``."""
     for pid in sorted(pids()):
         with suppress(OSError):
-            yield command(pid)
-
-
-def command(pid: int) -> list[str]:
-    """Return the command line of a process. Raises ``OSError`` if it is gone."""
-    words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    return words[:-1]
+            yield command_of(pid)
 
 
 def descriptors(pid: int) -> list[str]:

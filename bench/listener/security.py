@@ -22,7 +22,8 @@ from tidelog.bench.clusters import create_topic, running
 from tidelog.bench.figures import median
 from tidelog.bench.listener import librdkafka
 from tidelog.bench.listener.kafka import IN_FLIGHT, MIB, PRODUCER, ask
-from tidelog.cli.local.cluster import LocalCluster, LocalNode
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.node import LocalNode
 from tidelog.cli.local.process import use_of
 from tidelog.proto.kafka.headers import API_VERSIONS
 from tidelog.proto.kafka.messages import request_frame

@@ -16,10 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidelog.chaos import proc
 from tidelog.chaos.drill.reach import SERVING_S, STOP_S, RemoteReach
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.process import ProcessMark, alive, mark_of, pids, send_signal, stat_of
+from tidelog.cli.local.process import ProcessMark, alive, command_of, mark_of, pids, send_signal, stat_of
 from tidelog.proto.transport.network import Address
 
 _POLL_S = 0.02
@@ -71,7 +70,7 @@ def _machine(mark: ProcessMark, nodes: tuple[int, ...]) -> Machine:
     pairs = (here / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
     output = os.readlink(here / "fd/2")
     return Machine(
-        mark, nodes, proc.command(mark.pid), os.readlink(here / "cwd"),
+        mark, nodes, command_of(mark.pid), os.readlink(here / "cwd"),
         dict(pair.split("=", 1) for pair in pairs if "=" in pair), output if os.path.isfile(output) else os.devnull,
     )  # fmt: skip
 
@@ -81,7 +80,7 @@ def _workers() -> list[tuple[int, int, list[str]]]:
     found = []
     for pid in sorted(pids()):
         with suppress(OSError):
-            words = proc.command(pid)
+            words = command_of(pid)
             ids = [word.removeprefix("node.id=") for word in words if word.startswith("node.id=")]
             if "--supervised" in words and ids and mark_of(pid) is not None:
                 found.append((int(ids[-1]), pid, words))

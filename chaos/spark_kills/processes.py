@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.chaos import proc
-from tidelog.cli.local.process import pids, stat_of
+from tidelog.cli.local.process import command_of, pids, stat_of
 
 EXECUTES_FOR: Final = "TIDELOG_KILLS_DRIVER"
 """The variable in the environment of executors that has the session id of their driver."""
@@ -49,7 +49,7 @@ def members(session: int) -> list[Process]:
         stat = stat_of(pid)
         if stat is not None and stat[0] != "Z" and (int(stat[3]) == session or _executes_for(pid, session)):
             with suppress(OSError):
-                found.append(Process(pid, int(stat[1]), stat[0], " ".join(proc.command(pid))))
+                found.append(Process(pid, int(stat[1]), stat[0], " ".join(command_of(pid))))
     return sorted(found)
 
 

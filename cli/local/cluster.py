@@ -1,6 +1,6 @@
 """A cluster of real processes on this machine, entirely under one directory.
 
-    <directory>/cluster.json              cluster id, and each node's ports
+    <directory>/cluster.json              cluster id, each node's ports, and workers if there are several
     <directory>/node-1/server.properties  that node's configuration
     <directory>/node-1/data               its log directory
     <directory>/node-1/process.json       the process that runs it, while one does
@@ -14,260 +14,43 @@ only. Nothing outside the directory is written. Files and directories are their 
 from __future__ import annotations
 
 import fcntl
-import http.client
 import json
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tidelog.cli.allocator import tuned_environment
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local import process as local_process
-from tidelog.cli.local.private_files import DIRECTORY_MODE, private, write_private
-from tidelog.cli.local.process import ProcessMark, ProcessUse
-from tidelog.model.ids import id_text, random_id
+from tidelog.cli.local.node import LocalNode, NodePorts, NodeStatus
+from tidelog.cli.local.private_files import DIRECTORY_MODE, write_private
+from tidelog.cli.local.process import send_signal
+from tidelog.model.ids import WORKER_ID_STEP, id_text, random_id
 from tidelog.model.settings.broker_config import NodeConfig
 from tidelog.model.settings.config_def import ConfigError
 from tidelog.model.settings.properties import format_properties, parse_properties
-from tidelog.storage.disk.format import META_PROPERTIES
 from tidelog.testing import ports
 
 FORMAT_VERSION: Final = 1
+FORMAT_WITH_WORKERS: Final = 2
 NODES_MAX: Final = 9
+WORKERS_MAX: Final = 9
 PORTS_FIRST: Final = (9096, 9093, 9094, 9095, 9092)
 """The first node's ports if they are free, in the order of :class:`NodePorts`."""
 PORT_STEP: Final = 100
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
-SERVER: Final = ("tidelog.cli.main", "server")
 OUTNUMBERED_S: Final = 3.0
 """How long to wait for the rest of a majority that another command is starting."""
 _POLL_S: Final = 0.02
 _LAID_OUT: Final = {"node.id", "listeners", "http.listener", "controller.quorum.voters"}
 _OWN: Final = {"process.roles", "log.dirs"}
 """Further settings that belong to one node."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodePorts:
-    """``client`` speaks gRPC, ``kafka`` the Kafka protocol; ``kafka`` is 0 in clusters laid out before that listener
-    existed. ``controller`` is 0 on nodes that are only brokers."""
-
-    client: int
-    replication: int
-    controller: int
-    http: int
-    kafka: int = 0
-
-    @property
-    def bootstrap(self) -> str:
-        """The address at which clients of either protocol reach the node."""
-        return f"{ports.LOOPBACK}:{self.kafka or self.client}"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
-    """``state``: "stopped", "starting" (running, not ready yet) or "ready"."""
-
-    node_id: int
-    state: str
-    pid: int | None
-    ports: NodePorts
-    use: ProcessUse | None
-    data_bytes: int
-
-
-class LocalNode:
-    """One node's directory, and its process if it runs."""
-
-    def __init__(self, cluster_id: str, directory: Path, node_id: int, node_ports: NodePorts) -> None:
-        self.cluster_id = cluster_id
-        self.directory = directory
-        self.node_id = node_id
-        self.ports = node_ports
-        self.config_path = directory / "server.properties"
-        self.data_dir = directory / "data"
-        self.log_path = directory / "server.log"
-        self.program: Sequence[str] = SERVER
-        """The module that runs the node, and arguments before the options of ``tidelog server``."""
-        self.interpreter = sys.executable
-        """The Python that runs the node, and so the installed release."""
-        self.launcher: Sequence[str] = ()
-        """A command that executes the interpreter."""
-        self.environment: Mapping[str, str] = {}
-        """Environment variables of its process; they override those given at its start."""
-        self._mark_path = directory / "process.json"
-        self._served_path = directory / "served"
-        self._child_pid: int | None = None
-
-    # --- The process ---
-
-    @property
-    def mark(self) -> ProcessMark | None:
-        """The running process; ``None`` if none runs."""
-        self._reap()
-        return local_process.read_mark(self._mark_path)
-
-    @property
-    def pid(self) -> int | None:
-        mark = self.mark
-        return None if mark is None else mark.pid
-
-    @property
-    def settings(self) -> dict[str, str]:
-        """The settings in its configuration."""
-        return {name: line.value for name, line in parse_properties(self.config_path.read_text()).items()}
-
-    def configure(self, settings: Mapping[str, str]) -> None:
-        """Replace its configuration."""
-        self.config_path.write_text(format_properties(dict(settings)))
-
-    def listen_too(self, protocols: Mapping[str, str]) -> dict[str, int]:
-        """Give a stopped node further listeners for Kafka clients, each with its security protocol. Returns their
-        ports."""
-        found = dict(zip(protocols, ports.free_ports(len(protocols)), strict=True))
-        lines = self.settings
-        lines["listeners"] += "".join(f",{name}://{ports.LOOPBACK}:{port}" for name, port in found.items())
-        lines["kafka.listener.names"] = ",".join(("KAFKA", *found))
-        lines["listener.security.protocol.map"] = ",".join(f"{name}:{how}" for name, how in protocols.items())
-        self.configure(lines)
-        return found
-
-    def check_startable(self, *, formats: bool = False) -> None:
-        """Raise :class:`CommandFailed` if the node must not start: a port is taken, its data has vanished since it
-        served (unless it ``formats``), or its configuration names other data than ours. A moved or copied directory
-        would otherwise start empty, or on the original's data."""
-        if busy := ports.taken(list(asdict(self.ports).values())):
-            raise CommandFailed(
-                f"node {self.node_id}: port {busy[0]} of 127.0.0.1 is taken by another program; stop that one, "
-                f"or change the port in {self.config_path} and {self.directory.parent / 'cluster.json'}"
-            )
-        if not self.data_dir.exists() and not self._served_path.exists():
-            return
-        try:
-            named = parse_properties(self.config_path.read_text()).get("log.dirs")
-        except (ConfigError, OSError):
-            return  # the node reports it better
-        ours = named is None or any(_same(path.strip(), self.data_dir) for path in named.value.split(","))
-        if self.data_dir.exists() and not ours:
-            assert named is not None
-            raise CommandFailed(
-                f"{self.config_path}: expected log.dirs to name {self.data_dir}, which holds this node's data, found "
-                f"{named.value}; if the directory was moved, change log.dirs"
-            )
-        if ours and not formats and self._served_path.exists() and not (self.data_dir / META_PROPERTIES).exists():
-            raise CommandFailed(
-                f"{self.data_dir}: expected the data of node {self.node_id}, which has served before, found none; if "
-                f"it is lost, `tidelog cluster start {self.node_id} --format` lets the node start empty and copy from "
-                "the others"
-            )
-
-    def spawn(self, environment: Mapping[str, str] | None = None, *, formats: bool = False) -> None:
-        """Start the process. Returns before the node is ready. Does nothing if it runs."""
-        if self.mark is not None:
-            return
-        self.check_startable(formats=formats)
-        command = [*self.launcher, self.interpreter, "-P", "-m", *self.program, "--config", str(self.config_path)]
-        command += ["--cluster-id", self.cluster_id, "--log-file", str(self.log_path), *["--format"] * formats]
-        with open(self.directory / "server.err", "wb", opener=private) as errors:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=errors,
-                stderr=errors,
-                cwd=self.directory,
-                env=tuned_environment({**(environment if environment is not None else os.environ), **self.environment}),
-                start_new_session=True,
-            )
-        try:
-            local_process.keep_mark(self._mark_path, child.pid)
-        except BaseException:  # otherwise nobody would find it again
-            child.kill()
-            child.wait()
-            raise
-        child.returncode = 0  # it may outlive us: no warning when this object goes
-        self._child_pid = child.pid
-
-    def _reap(self) -> None:
-        """Reap a dead child, so that it does not stay a zombie."""
-        if self._child_pid is None:
-            return
-        try:
-            gone, _ = os.waitpid(self._child_pid, os.WNOHANG)
-        except ChildProcessError:
-            gone = self._child_pid
-        if gone:
-            self._child_pid = None
-
-    def send_signal(self, number: signal.Signals) -> bool:
-        """Signal the process. Returns ``False`` if none runs."""
-        mark = self.mark
-        return mark is not None and local_process.send_signal(mark, number)
-
-    def wait_gone(self, timeout_s: float) -> bool:
-        """Wait until no process runs. Returns ``False`` if one still does after ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        while self.mark is not None:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL_S)
-        self._mark_path.unlink(missing_ok=True)
-        return True
-
-    def ready(self) -> bool:
-        """Return whether the node reports that it is ready."""
-        try:
-            serves = self.get("/ready")[0] == 200
-        except OSError:
-            return False
-        if serves and not self._served_path.exists():
-            self._served_path.touch(mode=0o600)
-        return serves
-
-    def get(self, path: str, timeout_s: float = 2.0) -> tuple[int, bytes]:
-        """Fetch a page from the node's HTTP listener. Raises ``OSError``."""
-        connection = http.client.HTTPConnection(ports.LOOPBACK, self.ports.http, timeout=timeout_s)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        except http.client.HTTPException as trouble:
-            raise ConnectionError(f"node {self.node_id}: no proper HTTP answer: {trouble!r}") from None
-        finally:
-            connection.close()
-
-    def last_words(self) -> str:
-        """Return the node's last log line for an error message, preferring an exception that ended Python."""
-        for path in (self.directory / "server.err", self.log_path):
-            lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-            if said := [line.strip() for line in lines if line.strip()]:
-                return said[-1]
-        return "it logged nothing"
-
-    def status(self) -> NodeStatus:
-        mark = self.mark
-        state = "stopped" if mark is None else "ready" if self.ready() else "starting"
-        use = None if mark is None else local_process.use_of(mark)
-        return NodeStatus(self.node_id, state, None if mark is None else mark.pid, self.ports, use, self._data_bytes())
-
-    def _data_bytes(self) -> int:
-        total = 0
-        for folder, _, names in os.walk(self.data_dir):
-            for name in names:
-                try:
-                    total += os.lstat(os.path.join(folder, name)).st_size
-                except OSError:
-                    continue  # deleted in the meantime
-        return total
 
 
 class LocalCluster:
@@ -290,12 +73,14 @@ class LocalCluster:
         directory: Path,
         *,
         nodes: int = 3,
+        workers: int = 1,
         settings: Mapping[str, str] | None = None,
         fixed_ports: bool = False,
         rng: random.Random | None = None,
     ) -> LocalCluster:
-        """Create a cluster of ``nodes`` in a new or empty directory. ``settings`` go into every node's configuration.
-        Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed` otherwise."""
+        """Create a cluster of ``nodes`` in a new or empty directory, each with as many ``workers``. ``settings`` go
+        into every node's configuration. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed`
+        otherwise."""
         if not 1 <= nodes <= NODES_MAX:
             raise CommandFailed(f"expected 1 to {NODES_MAX} nodes, found {nodes}")
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -305,15 +90,18 @@ class LocalCluster:
         rng = rng or random.Random()
         cluster_id = id_text(random_id(rng))
         table = _fixed(nodes) if fixed_ports else None
-        if table is None or ports.taken([port for row in table.values() for port in asdict(row).values()]):
-            found = ports.free_ports(len(PORTS_FIRST) * nodes, rng)
-            step = len(PORTS_FIRST)
-            table = {number: NodePorts(*found[step * (number - 1) : step * number]) for number in range(1, nodes + 1)}
-        texts = {number: _properties(directory, number, table, settings or {}) for number in table}
+        if table is None or ports.taken([port for row in table.values() for port in row.all_of(workers)]):
+            table = {}
+            for number in range(1, nodes + 1):
+                table[number] = _free_beside(table, workers, rng)
+        texts = {
+            number: _properties(directory, number, table, {**_machine_rack(number, workers), **(settings or {})})
+            for number in table
+        }
         for number in table:  # so that a typo shows now, not in a log file
             NodeConfig.from_properties(_properties(directory, number, table, {}), overrides=dict(settings or {}))
         directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-        _lay_out(directory, cluster_id, table, texts)
+        _lay_out(directory, cluster_id, table, texts, workers)
         return cls.open(directory)
 
     def spread_over_racks(self, racks: int) -> None:
@@ -332,11 +120,13 @@ class LocalCluster:
         if (home / "data").exists():
             raise CommandFailed(f"{home}: expected nothing there, found a node's data; move it away")
         table = {other: node.ports for other, node in self.nodes.items()}
-        table[number] = replace(_ports_beside(table, number), controller=0)
+        workers = self.nodes[min(self.nodes)].workers
+        table[number] = replace(_ports_beside(table, number, workers), controller=0)
         first = parse_properties(self.nodes[min(self.nodes)].config_path.read_text())
         kept = {name: found.value for name, found in first.items() if name not in _LAID_OUT | _OWN}
-        _lay_out(self.directory, self.cluster_id, table, {number: _properties(self.directory, number, table, kept)})
-        self.nodes[number] = LocalNode(self.cluster_id, home, number, table[number])
+        text = _properties(self.directory, number, table, {**kept, **_machine_rack(number, workers)})
+        _lay_out(self.directory, self.cluster_id, table, {number: text}, workers)
+        self.nodes[number] = LocalNode(self.cluster_id, home, number, table[number], workers)
         return number
 
     @staticmethod
@@ -363,8 +153,10 @@ class LocalCluster:
         path = directory / "cluster.json"
         try:
             layout: Any = json.loads(path.read_text())
-            if layout["version"] != FORMAT_VERSION:
-                raise CommandFailed(f"{path}: expected version {FORMAT_VERSION}, found {layout['version']!r}")
+            if layout["version"] not in (FORMAT_VERSION, FORMAT_WITH_WORKERS):
+                raise CommandFailed(
+                    f"{path}: expected version {FORMAT_VERSION} or {FORMAT_WITH_WORKERS}, found {layout['version']!r}"
+                )
             cluster_id = str(layout["cluster_id"])
             nodes = {
                 int(number): LocalNode(
@@ -372,6 +164,7 @@ class LocalCluster:
                     directory / f"node-{number}",
                     int(number),
                     NodePorts(**{name: int(port) for name, port in row.items()}),
+                    int(layout.get("workers", 1)),
                 )
                 for number, row in layout["nodes"].items()
             }
@@ -473,15 +266,28 @@ class LocalCluster:
         return {number for number, node in self.nodes.items() if node.ports.controller}
 
     def kill(self, node_id: int) -> bool:
-        """kill -9 one node and wait until it is gone. Returns ``False`` if it was not running."""
+        """kill -9 one node, with all its workers, and wait until it is gone. Returns ``False`` if it was not
+        running."""
         node = self.node(node_id)
         hit = node.send_signal(signal.SIGKILL)
         if not node.wait_gone(STOP_TIMEOUT_S):
             raise CommandFailed(f"node {node_id} (pid {node.pid}) still exists {STOP_TIMEOUT_S:g} s after kill -9")
         return hit
 
+    def kill_worker(self, node_id: int) -> int | None:
+        """kill -9 one worker of a machine, which starts it again. Returns its pid; ``None`` if it was not running."""
+        worker, number = divmod(node_id, WORKER_ID_STEP)
+        node = self.node(number)
+        if worker >= node.workers:
+            raise CommandFailed(f"expected a node of {', '.join(map(str, self._node_ids()))}, found {node_id}")
+        mark = node.worker_marks().get(worker)
+        return mark.pid if mark is not None and send_signal(mark, signal.SIGKILL) else None
+
+    def _node_ids(self) -> list[int]:
+        return [number + WORKER_ID_STEP * one for number, node in self.nodes.items() for one in range(node.workers)]
+
     def pause(self, node_id: int) -> bool:
-        """Freeze one node's process (SIGSTOP)."""
+        """Freeze one node's process and its workers (SIGSTOP)."""
         return self.node(node_id).send_signal(signal.SIGSTOP)
 
     def resume(self, node_id: int) -> bool:
@@ -503,15 +309,18 @@ class LocalCluster:
         return killed
 
     def status(self) -> list[NodeStatus]:
-        return [node.status() for node in self.nodes.values()]
+        return [row for node in self.nodes.values() for row in node.status()]
 
 
-def _lay_out(directory: Path, cluster_id: str, table: Mapping[int, NodePorts], texts: Mapping[int, str]) -> None:
+def _lay_out(
+    directory: Path, cluster_id: str, table: Mapping[int, NodePorts], texts: Mapping[int, str], workers: int
+) -> None:
     """Write the configurations of new nodes, then commit them all as the cluster's layout."""
     layout = {
-        "version": FORMAT_VERSION,
+        "version": FORMAT_VERSION if workers == 1 else FORMAT_WITH_WORKERS,
         "cluster_id": cluster_id,
         "nodes": {str(number): asdict(row) for number, row in table.items()},
+        **({} if workers == 1 else {"workers": workers}),
     }
     fresh = directory / "cluster.json.new"
     try:
@@ -528,30 +337,40 @@ def _lay_out(directory: Path, cluster_id: str, table: Mapping[int, NodePorts], t
         raise
 
 
-def _same(named: str, data_dir: Path) -> bool:
-    return os.path.realpath(data_dir.parent / named) == os.path.realpath(data_dir)
-
-
 def _fixed(nodes: int) -> dict[int, NodePorts]:
     return {
         number: NodePorts(*(port + PORT_STEP * (number - 1) for port in PORTS_FIRST)) for number in range(1, nodes + 1)
     }
 
 
-def _ports_beside(table: Mapping[int, NodePorts], number: int) -> NodePorts:
+def _ports_beside(table: Mapping[int, NodePorts], number: int, workers: int) -> NodePorts:
     """Return the usual ports of the node if the first node has its usual ones and they are free, else any free
     ports."""
     row = _fixed(number)[number]
-    if table[min(table)] == _fixed(1)[1] and not ports.taken(list(asdict(row).values())):
+    if table[min(table)] == _fixed(1)[1] and not ports.taken(row.all_of(workers)):
         return row
-    used = {port for other in table.values() for port in asdict(other).values()}
-    free = [port for port in ports.free_ports(len(PORTS_FIRST) + len(used)) if port not in used]
-    return NodePorts(*free[: len(PORTS_FIRST)])
+    return _free_beside(table, workers)
+
+
+def _free_beside(table: Mapping[int, NodePorts], workers: int, rng: random.Random | None = None) -> NodePorts:
+    """Return free ports for another node and its workers."""
+    rng = rng or random.Random()
+    used = {port for other in table.values() for port in other.all_of(workers)}
+    while True:
+        row = NodePorts(*ports.free_ports(len(PORTS_FIRST), rng))
+        wanted = row.all_of(workers)
+        if len(set(wanted)) == len(wanted) and used.isdisjoint(wanted) and not ports.taken(wanted):
+            return row
 
 
 def rack_of(number: int, racks: int) -> str:
     """Return the rack of a node."""
     return f"rack-{(number - 1) % racks + 1}"
+
+
+def _machine_rack(number: int, workers: int) -> dict[str, str]:
+    """Return the setting that keeps the replicas of a partition on different nodes: their workers share one host."""
+    return {"broker.rack": f"machine-{number}"} if workers > 1 else {}
 
 
 def _properties(directory: Path, number: int, table: Mapping[int, NodePorts], settings: Mapping[str, str]) -> str:

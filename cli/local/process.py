@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -107,6 +108,26 @@ def keep_mark(path: Path, pid: int) -> None:
 def alive(mark: ProcessMark) -> bool:
     """Return whether exactly this process still runs."""
     return mark_of(mark.pid) == mark
+
+
+def children_of(pid: int) -> dict[ProcessMark, list[str]]:
+    """Return the live children of a process, each with its command line."""
+    found = {}
+    for child in pids():
+        fields = stat_of(child)
+        parent = fields[1] if fields else _ps(child, "ppid")
+        mark = mark_of(child) if parent == str(pid) else None
+        if mark is not None:
+            with suppress(OSError):
+                found[mark] = command_of(child)
+    return found
+
+
+def command_of(pid: int) -> list[str]:
+    """Return the command line of a process. Raises ``OSError`` if it is gone."""
+    if not _boot_id():
+        return _ps(pid, "command").split()
+    return (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
 
 
 def send_signal(mark: ProcessMark, number: signal.Signals) -> bool:

@@ -22,7 +22,7 @@ from tidelog.cli.local.private_files import DIRECTORY_MODE, write_private
 from tidelog.cli.local.secured import CLIENT_FILE, DIRECTORY, client_file
 from tidelog.cli.work.first_users import OPTION
 from tidelog.model.settings.listener_security import SCRAM_SHA_512
-from tidelog.model.settings.node.access_settings import NODE_ID, STANDARD_AUTHORIZER
+from tidelog.model.settings.node.access_settings import MACHINE_ID, NODE_ID, STANDARD_AUTHORIZER
 from tidelog.model.settings.properties import format_properties
 from tidelog.testing import ports
 
@@ -72,6 +72,7 @@ def lay_out(cluster: LocalCluster, kind: str) -> None:
         write_private(directory / f"{ADMIN}.pem", authority.issue(ADMIN, (), _DAYS))
         client |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(directory / f"{ADMIN}.pem")}
     write_private(directory / CLIENT_FILE, format_properties(client))
+    has_workers = any(node.workers > 1 for node in cluster.nodes.values())
     protocols = {
         **dict.fromkeys(_FOR_CLIENTS, "SASL_SSL" if by_password else "SSL"),
         **dict.fromkeys(_FOR_NODES, "SSL"),
@@ -84,7 +85,7 @@ def lay_out(cluster: LocalCluster, kind: str) -> None:
         "authorizer.class.name": STANDARD_AUTHORIZER,
         # Include nodes that are added later: the others would not restart for them.
         "super.users": ";".join(f"User:{name}" for name in (*map(_name, range(1, NODES_MAX + 1)), ADMIN)),
-        "node.principal.pattern": f"User:{_name(NODE_ID)}",
+        "node.principal.pattern": f"User:{_name(MACHINE_ID if has_workers else NODE_ID)}",
     }
     if by_password:
         settings |= {f"listener.name.{name.lower()}.ssl.client.auth": "none" for name in _FOR_CLIENTS}

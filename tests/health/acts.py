@@ -21,7 +21,8 @@ from tidelog.broker import metrics
 from tidelog.broker.metrics import MetricName
 from tidelog.chaos.disk.faults import DiskFaults
 from tidelog.chaos.disk.shim_build import fault_shim
-from tidelog.cli.local.cluster import LocalCluster, LocalNode
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.node import LocalNode
 from tidelog.cli.local.secured import DIRECTORY
 from tidelog.cli.work import certificates, local_security
 from tidelog.proto.kafka.messages import request_frame

@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 from tidelog import Consumer, Producer
 from tidelog.broker import metrics
 from tidelog.broker.health.rules import RULES
-from tidelog.cli.local.cluster import LocalCluster, LocalNode
+from tidelog.cli.local.cluster import LocalCluster
+from tidelog.cli.local.node import LocalNode
 
 from .acts import (
     READY_S,

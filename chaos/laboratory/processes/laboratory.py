@@ -32,7 +32,8 @@ from tidelog.chaos.laboratory.links.proxy_server import ProxyServer
 from tidelog.chaos.laboratory.processes.parent_death import check_platform
 from tidelog.chaos.laboratory.processes.secured import CLIENT_USER, secure
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import LocalCluster, LocalNode, rack_of
+from tidelog.cli.local.cluster import LocalCluster, rack_of
+from tidelog.cli.local.node import LocalNode
 from tidelog.client.config.security import SecuritySettings
 from tidelog.model.settings.properties import format_properties
 from tidelog.proto.transport.network import Address

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from tidelog.chaos.checkers.compaction import KeyedRecord
 from tidelog.chaos.stored_records import content_of
-from tidelog.cli.local.cluster import LocalNode
+from tidelog.cli.local.node import LocalNode
 from tidelog.cli.work.segment_files import PlacedBatch, read_batches
 from tidelog.model.ids import TopicPartition
 

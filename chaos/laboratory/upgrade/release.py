@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import LocalNode
+from tidelog.cli.local.node import LocalNode
 
 
 def python_of(release: Path, directory: Path) -> str:

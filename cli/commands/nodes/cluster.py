@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from tidelog.cli.failure import CommandFailed
-from tidelog.cli.local.cluster import NODES_MAX, LocalCluster, NodeStatus
+from tidelog.cli.local.cluster import NODES_MAX, WORKERS_MAX, LocalCluster
 from tidelog.cli.local.console import LocalConsole
+from tidelog.cli.local.node import NodeStatus
 from tidelog.cli.local.secured import client_file, default_directory
 from tidelog.cli.terminal.connection import admin_client, cluster_options
 from tidelog.cli.terminal.output import count_of, json_option, megabytes, print_json, print_pairs, print_rows, say
@@ -24,6 +25,7 @@ from tidelog.cli.work.local_security import (
     give_certificate,
     lay_out,
 )
+from tidelog.model.ids import WORKER_ID_STEP
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -50,6 +52,11 @@ def cluster() -> None:
 @click.argument("node_ids", metavar="[NODE]...", type=int, nargs=-1)
 @click.option("--nodes", type=click.IntRange(1, NODES_MAX), help="Number of nodes in a new cluster.  [default: 3]")
 @click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    help="Processes of each node of a new cluster, as of `tidelog server --workers`.  [default: 1]",
+)
+@click.option(
     "--free-ports", is_flag=True, help="Use any free ports for a new cluster, even if 9092 and its neighbours are free."
 )
 @click.option(
@@ -68,6 +75,7 @@ def cluster() -> None:
 def start(
     node_ids: tuple[int, ...],
     nodes: int | None,
+    workers: int | None,
     free_ports: bool,
     formats: bool,
     security: str | None,
@@ -82,7 +90,7 @@ def start(
     """
     started = time.monotonic()
     with LocalCluster.alone(directory):
-        found = _open_or_create(directory, node_ids, nodes, settings, free_ports, security)
+        found = _open_or_create(directory, node_ids, nodes, workers, settings, free_ports, security)
         begin_with_users(found)
         before = found.running()
         try:
@@ -103,7 +111,8 @@ def start(
         print_json({"started": fresh, "seconds": round(took, 3), **_as_json(found), **more})
         return
     were = "all nodes were" if not node_ids else f"{_nodes(node_ids)} {'was' if len(set(node_ids)) == 1 else 'were'}"
-    count = f"{count_of(len(fresh), 'node')} started" if fresh else f"{were} running"
+    each = f" with {workers} workers each" if workers and workers > 1 else ""
+    count = f"{count_of(len(fresh), 'node')}{each} started" if fresh else f"{were} running"
     say(f"{count}, ready after {took:.1f} s. Data: {directory}")
     say(f"Clients: {found.bootstrap}")
     if page is not None:
@@ -148,7 +157,7 @@ def status(directory: Path, as_json: bool) -> None:
         print_json(_as_json(found))
         return
     rows = [
-        (row.node_id, row.state, "-" if row.pid is None else str(row.pid), row.ports.bootstrap,
+        (str(row.node_id), row.state, "-" if row.pid is None else str(row.pid), row.ports.bootstrap,
          f"127.0.0.1:{row.ports.http}", megabytes(row.use.memory_bytes if row.use else None),
          "-" if row.use is None else f"{row.use.cpu_s:,.1f} s", megabytes(row.data_bytes))
         for row in found.status()
@@ -161,13 +170,23 @@ def status(directory: Path, as_json: bool) -> None:
 @_directory_option
 @json_option
 def kill(node_id: int, directory: Path, as_json: bool) -> None:
-    """kill -9 one node. `tidelog cluster start` brings it back."""
+    """kill -9 one node, with all its workers. `tidelog cluster start` brings it back.
+
+    A worker's id kills that worker only, and the node starts it again.
+    """
     found = LocalCluster.open(directory)
-    pid = found.node(node_id).pid
-    if not found.kill(node_id):
+    if by_itself := node_id >= WORKER_ID_STEP:
+        pid = found.kill_worker(node_id)
+        hit = pid is not None
+    else:
+        pid = found.node(node_id).pid
+        hit = found.kill(node_id)
+    if not hit:
         raise CommandFailed(f"node {node_id} is not running")
     if as_json:
         print_json({"killed": node_id, "pid": pid})
+    elif by_itself:
+        say(f"node {node_id} (pid {pid}) was killed; its machine starts it again")
     else:
         say(f"node {node_id} (pid {pid}) is dead")
 
@@ -275,6 +294,7 @@ def _open_or_create(
     directory: Path,
     node_ids: tuple[int, ...],
     nodes: int | None,
+    workers: int | None,
     settings: dict[str, str],
     free_ports: bool,
     security: str | None,
@@ -284,7 +304,9 @@ def _open_or_create(
             raise CommandFailed(f"expected a node from 1 to {nodes or 3}, found {unknown[0]}")
         if security is not None:
             check_library()
-        made = LocalCluster.create(directory, nodes=nodes or 3, settings=settings, fixed_ports=not free_ports)
+        made = LocalCluster.create(
+            directory, nodes=nodes or 3, workers=workers or 1, settings=settings, fixed_ports=not free_ports
+        )
         if security is not None:
             lay_out(made, security)
         return made
@@ -294,6 +316,11 @@ def _open_or_create(
     if nodes not in (None, len(found.nodes)):
         raise CommandFailed(
             f"{directory} holds a cluster of {count_of(len(found.nodes), 'node')}, not {nodes}; use another --dir"
+        )
+    has = found.nodes[min(found.nodes)].workers
+    if workers not in (None, has):
+        raise CommandFailed(
+            f"{directory} holds a cluster of nodes with {count_of(has, 'worker')}, not {workers}; use another --dir"
         )
     if settings:
         raise CommandFailed(
