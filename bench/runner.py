@@ -36,6 +36,7 @@ BENCHMARKS: Final = {
     "group-rebalance": "tidelog.bench.coordination.groups:rebalance",
     "group-join": "tidelog.bench.coordination.groups:join",
     "group-read": "tidelog.bench.coordination.groups:during_rebalance",
+    "group-assignment": "tidelog.bench.coordination.assignment:assignment",
     "group-heartbeats": "tidelog.bench.coordination.heartbeats:heartbeats",
     "transaction": "tidelog.bench.coordination.transactions:one_at_a_time",
     "transaction-rate": "tidelog.bench.coordination.transactions:many_at_once",

@@ -16,6 +16,8 @@ from tidelog.groups.consumer.steps import Work
 from tidelog.model.ids import TopicId
 from tidelog.proto.logs.consumer_group_records import Partitions
 
+_MANY: Final = 256
+"""Of more partitions of a topic, a step of the work looks at one topic only."""
 _PASSES_MAX: Final = 16
 """Most passes over all topics to balance members that want different ones, as in Kafka."""
 
@@ -55,11 +57,11 @@ def _equally(given: Input) -> Work[dict[str, Partitions]]:
     sizes: dict[str, int] = {}
     for name in given.wishes:
         had = given.had.get(name)
-        kept = _take(taken, had or {})
+        kept = yield from _take(taken, had or {})
         size = sum(map(len, kept.values()))
         limit = most if size >= most and members_with_more else fewest
         if size > limit:
-            _trim(taken, kept, size - limit)
+            yield from _trim(taken, kept, size - limit)
             size = limit
         if had is None or size != sum(map(len, had.values())):
             changed[name] = {topic_id: set(numbers) for topic_id, numbers in kept.items() if numbers}
@@ -91,7 +93,7 @@ def _equally(given: Input) -> Work[dict[str, Partitions]]:
     return (yield from _different(given, changed))
 
 
-def _take(taken: Mapping[TopicId, bytearray], had: Partitions) -> dict[TopicId, list[int]]:
+def _take(taken: Mapping[TopicId, bytearray], had: Partitions) -> Work[dict[TopicId, list[int]]]:
     """Mark what there is, and nobody has, of a member's partitions, and return it."""
     kept: dict[TopicId, list[int]] = {}
     for topic_id, numbers in had.items():
@@ -100,18 +102,33 @@ def _take(taken: Mapping[TopicId, bytearray], had: Partitions) -> dict[TopicId, 
             kept[topic_id] = mine = [number for number in numbers if number < len(marks) and not marks[number]]
             for number in mine:
                 marks[number] = 1
+        if len(numbers) > _MANY:
+            yield len(numbers) // 8
     return kept
 
 
-def _trim(taken: Mapping[TopicId, bytearray], kept: dict[TopicId, list[int]], surplus: int) -> None:
-    """Give up the highest numbers: keeping low numbers of all topics spreads each topic out."""
-    mine = [(number, topic_id) for topic_id, numbers in kept.items() for number in numbers]
-    dropped: dict[TopicId, set[int]] = {}
-    for number, topic_id in heapq.nlargest(surplus, mine):
-        dropped.setdefault(topic_id, set()).add(number)
-        taken[topic_id][number] = 0
-    for topic_id, numbers in dropped.items():
-        kept[topic_id] = [number for number in kept[topic_id] if number not in numbers]
+def _trim(taken: Mapping[TopicId, bytearray], kept: dict[TopicId, list[int]], surplus: int) -> Work[None]:
+    """Give up the highest numbers, of equal ones those of the last topics: keeping low numbers of all topics spreads
+    each topic out."""
+    holders = [0] * max(map(len, taken.values()))  # number → the topics of which it is kept
+    for numbers in kept.values():
+        for number in numbers:
+            holders[number] += 1
+        yield 1 + len(numbers) // 8
+    bound = len(holders)
+    while surplus >= holders[bound - 1]:
+        bound -= 1
+        surplus -= holders[bound]
+    for topic_id in sorted(kept, reverse=True):
+        marks, numbers, mine = taken[topic_id], kept[topic_id], []
+        for number in numbers:
+            if number < bound - 1 or (number == bound - 1 and not surplus):
+                mine.append(number)
+            else:
+                surplus -= number == bound - 1
+                marks[number] = 0
+        kept[topic_id] = mine
+        yield 1 + len(numbers) // 8
 
 
 def _unequally(given: Input) -> Work[dict[str, Partitions]]:
@@ -125,7 +142,8 @@ def _unequally(given: Input) -> Work[dict[str, Partitions]]:
         for topic_id in wish:
             subscribers[topic_id].append(name)
         had = {topic_id: numbers for topic_id, numbers in given.had.get(name, {}).items() if topic_id in wish}
-        shares[name] = {topic_id: set(numbers) for topic_id, numbers in _take(taken, had).items()}
+        kept = yield from _take(taken, had)
+        shares[name] = {topic_id: set(numbers) for topic_id, numbers in kept.items()}
         loads[name] = sum(map(len, shares[name].values()))
         yield 3 + len(wish) // 4 + len(had) + loads[name] // 8
     rarest = sorted(given.counts, key=lambda topic_id: len(subscribers[topic_id]))

@@ -9,7 +9,7 @@ and is ignored. Values have version 0, which is flexible. Source: the message de
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.model.classes.frozen import dataclass
@@ -177,17 +177,17 @@ def _strings(texts: Iterable[str]) -> bytes:
     return _uvarint(len(raws) + 1) + b"".join(raws)
 
 
-def _ints(numbers: Iterable[int]) -> bytes:
-    raws = [_INT.pack(number) for number in numbers]
-    return _uvarint(len(raws) + 1) + b"".join(raws)
+def _ints(numbers: Sequence[int]) -> bytes:
+    return _uvarint(len(numbers) + 1) + struct.pack(f">{len(numbers)}i", *numbers)
 
 
 def _owned(owned: Owned) -> bytes:
     out = bytearray(_uvarint(len(owned) + 1))
     for topic_id in sorted(owned):
         epochs = owned[topic_id]
-        out += topic_id + _ints(sorted(epochs))
-        out += _tags({0: _ints(epochs[partition] for partition in sorted(epochs))})
+        partitions = sorted(epochs)
+        out += topic_id + _ints(partitions)
+        out += _tags({0: _ints([epochs[partition] for partition in partitions])})
     return bytes(out)
 
 

@@ -114,6 +114,24 @@ def test_unchanged_members_keep_everything(partitions_of: dict[str, int], group:
     assert {member: set(share) for member, share in again.items()} == {m: set(share) for m, share in had.items()}
 
 
+def test_who_has_everything_gives_up_the_highest_numbers_topic_by_topic() -> None:
+    """A step looks at one topic, so a member with 100,000 partitions makes no turn of the event loop long."""
+    topics = [TopicId(bytes([number])) for number in range(50)]
+    had = {"a": {topic_id: frozenset(range(300)) for topic_id in topics}}
+    wishes = dict.fromkeys("ab", frozenset(topics))
+    work = dividing.uniform(Input(dict.fromkeys(topics, 300), wishes, had))
+    steps = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            kept = end.value["a"]
+            break
+        steps += 1
+    assert kept == {topic_id: frozenset(range(150)) for topic_id in topics}
+    assert steps > 3 * len(topics) + 50 * 150, "each topic is looked at, counted and cut in steps of its own"
+
+
 @given(sizes, same, st.text("xyz", min_size=1, max_size=2))
 def test_who_is_replaced_leaves_the_others_alone(
     partitions_of: dict[str, int], group: tuple[set[str], set[str]], newcomer: str
