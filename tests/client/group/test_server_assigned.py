@@ -13,6 +13,8 @@ import pytest
 
 from tidelog import Consumer, ConsumerRebalanceListener, TopicPartition, aio
 from tidelog.client.errors import CommitFailedError, TidelogError, exception_for
+from tidelog.client.group.consumer_membership import MemberState
+from tidelog.client.group.poll_commits import PollCommits
 from tidelog.client.group.server_assigned import ServerAssignedGroup
 from tidelog.model.errors import ErrorCode
 from tidelog.testing import Cluster
@@ -306,3 +308,34 @@ def test_without_its_feature_or_among_classic_members_the_error_says_what_to_do(
             admin.update_features({"group.version": 0}, upgrade_type="safe downgrade")
         with pytest.raises(TidelogError, match=r"tidelog features upgrade.*use group_protocol='classic'"):
             until(lambda: False, member)
+
+
+def test_what_stays_is_read_on_while_other_partitions_are_given_up(
+    cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outcome of a commit is not known for as long as the test wants, so the member cannot give up what it must."""
+    known = vars(PollCommits)["unanswered"].fget
+    held: list[PollCommits] = []
+    monkeypatch.setattr(
+        PollCommits, "unanswered", property(lambda commits: len(held) if commits in held else known(commits))
+    )
+    with ExitStack() as stack:
+        first = Member(cluster, topic)
+        stack.callback(first.consumer.close)
+        until(lambda: len(first.has) == PARTITIONS, first)
+        held.append(first.group.commits)
+        second = Member(cluster, topic)
+        stack.callback(second.consumer.close)
+        until(lambda: first.group.membership.state is MemberState.RECONCILING, first, second)
+        target = first.group.membership.target
+        assert target is not None
+        stays = {partition for _, partition in target.partitions}
+        assert len(stays) == PARTITIONS // 2
+        sent = fill(cluster, topic, 0, 400)
+        until(lambda: len(first.values) == len(sent) // 2, first, second)
+        assert {int(value) % PARTITIONS for value in first.values} == stays
+        assert first.told == [("assigned", frozenset(range(PARTITIONS)))], "it still gives them up"
+        held.clear()
+        until(lambda: shared(first, second) and len(first.values + second.values) == len(sent), first, second)
+        assert first.has == stays
+        assert {*first.values, *second.values} == sent
