@@ -145,3 +145,13 @@ class ConsumerGroupJudge(GroupJudge):
         if not begun:
             return 0
         return max((f.offset for f in self._floors.get(commit.partition, ()) if f.told_s < begun[-1]), default=0)
+
+
+class MixedGroupJudge(GroupJudge):
+    """The judge of a group whose members speak either protocol, by what its members see. They do not see whether one of
+    them or the coordinator divides the partitions, so it does not judge who may have one at an instant, nor who may
+    commit; the simulation does (:mod:`tidelog.chaos.simulated.watch.mixed_groups`)."""
+
+    def commit_acknowledged(self, commit: CommitKey, arrived_s: float, at_s: float) -> list[str]:
+        self._raise_floor(commit.partition, commit.offset, commit.generation, at_s, f"acknowledged to {commit[0]}")
+        return []

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tidelog.chaos.checkers.consumer_groups import ConsumerGroupJudge
+from tidelog.chaos.checkers.consumer_groups import ConsumerGroupJudge, MixedGroupJudge
 from tidelog.chaos.checkers.groups import CommitKey, GroupJudge
 from tidelog.chaos.checkers.history import Polled
 from tidelog.chaos.laboratory.history.history_file import Recorded
@@ -40,11 +40,13 @@ class _Group:
         self._recorded = recorded
         self._lines = lines
         self._assigned_by_server: ConsumerGroupJudge | None = None
-        if any(line["kind"] == "heartbeat" for line in lines):
+        kinds = {line["kind"] for line in lines}
+        self._is_mixed = kinds >= {"heartbeat", "join"}
+        if "heartbeat" in kinds and not self._is_mixed:
             self._assigned_by_server = ConsumerGroupJudge(
                 CONSUMER_SESSION_MS / 1_000, MAX_POLL_INTERVAL_MS * LaboratoryWorld.scale / 1_000
             )
-        self._judge = self._assigned_by_server or GroupJudge()
+        self._judge = self._assigned_by_server or (MixedGroupJudge() if self._is_mixed else GroupJudge())
         self._servers: dict[TopicPartition, str] = {}
         """Partition → the member that last reported a commit."""
 
@@ -74,6 +76,8 @@ class _Group:
     def _events(self, line: Mapping[str, Any]) -> Iterator[Event]:
         judge = self._judge
         match line["kind"]:
+            case "join" | "sync" | "heartbeat" if self._is_mixed:
+                return
             case "join":
                 yield (
                     line["ended"],

@@ -1,7 +1,8 @@
 """The workload of groups: members join, leave, are killed, pause and are replaced, during faults of the cluster.
 
-Three groups read the same topic: one rebalances eagerly, one cooperatively, and one has its coordinator assign
-(KIP-848); a third of each group's members are static.
+Four groups read the same topic: one rebalances eagerly, one cooperatively, one has its coordinator assign (KIP-848); a
+third of each of these groups' members are static. The fourth one has members of both protocols, so that it is converted
+up and down.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ PARTITIONS: Final = 6
 EAGER: Final = "eager"
 COOPERATIVE: Final = "cooperative"
 ASSIGNED: Final = "assigned"
+MIXED: Final = "mixed"
 MEMBERS: Final = 3
 CHANGES: Final = ("kill", "kill", "leave", "second", "second", "join", "pause", "stall")
 _WITHOUT_SECONDS: Final = tuple(change for change in CHANGES if change != "second")
 """A second member of an instance id is refused as long as the first lives."""
+_MIXED_STRATEGIES: Final = ("range", "cooperative-sticky")
 _EAGER_STRATEGIES: Final = ("range", "roundrobin", "sticky")
 
 
@@ -35,7 +38,7 @@ class GroupWork(ClientWork):
     """Producers to one topic, and the groups ``names`` that read it."""
 
     topics: Mapping[str, int] = {TOPIC: PARTITIONS}
-    names: tuple[str, ...] = (EAGER, COOPERATIVE, ASSIGNED)
+    names: tuple[str, ...] = (EAGER, COOPERATIVE, ASSIGNED, MIXED)
 
     def __init__(self, surroundings: Surroundings) -> None:
         super().__init__(surroundings, "groups", ("gp0", "gp1"))
@@ -49,3 +52,13 @@ class GroupWork(ClientWork):
             if name in self.names:
                 share = RecordedGroup(surroundings, name, self.topics, MEMBERS, settings, _is_first, changes)
                 self.groups.append(share)
+        if MIXED in self.names:
+            rng = surroundings.rng("groups-mixed")
+            classic = {"partition_assignment_strategy": rng.choice(_MIXED_STRATEGIES)}
+
+            def next_one() -> Mapping[str, str]:
+                return rng.choice((classic, {"group_protocol": "consumer"}))
+
+            self.groups.append(
+                RecordedGroup(surroundings, MIXED, self.topics, MEMBERS, next_one, changes=_WITHOUT_SECONDS)
+            )

@@ -236,12 +236,12 @@ class RecordedGroup(Group):
         name: str,
         topics: Mapping[str, int],
         size: int,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | Callable[[], Mapping[str, Any]],
         is_static: Callable[[int], bool] = lambda slot: False,
         changes: Sequence[str] = (),
     ) -> None:
-        """``size``: the number of members while nothing happens to the group; ``changes``: the methods that change
-        it."""
+        """``size``: the number of members while nothing happens to the group; ``settings``: of every member, or what
+        returns the next one's; ``changes``: the methods that change it."""
         self._scribe = scribe = GroupScribe(
             surroundings.history, name, lambda who: self.generation_of(who), lambda who, topic: self.name_in(who, topic)
         )
@@ -252,7 +252,7 @@ class RecordedGroup(Group):
             name,
             scribe,
             list(topics),
-            {**CLIENT_SETTINGS, **settings},
+            lambda: {**CLIENT_SETTINGS, **(settings() if callable(settings) else settings)},
             prefix=f"{name}.",
             polls=(5, 100, 200),
             is_static=is_static,

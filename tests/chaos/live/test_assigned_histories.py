@@ -73,3 +73,20 @@ def test_what_spoils_it_is_found(rule: str, spoil: Callable[[Lines], object]) ->
     found = lines()
     spoil(found)
     assert any(f"{rule}: " in text for text in judged(found)), judged(found)
+
+
+def mixed(*more: dict[str, Any]) -> Lines:
+    """The same group, with a member of the classic protocol."""
+    joined = {"kind": "join", "group": "g", "who": "three", "member": "three", "instance": None}
+    return [*lines(), {**joined, "generation": 3, "began": 3.0, "ended": 3.1}, *more]
+
+
+def commits(offset: int, at: float) -> dict[str, Any]:
+    return commit("two", 2, B, at) | {"offsets": [[*B, offset, "NONE"]]}
+
+
+def test_a_history_of_both_protocols_is_judged_by_what_its_members_see() -> None:
+    done = did("", "done", 2.75, partition=B, first=0, last=4)
+    assert judged(mixed(done, commits(3, 2.9), commits(5, 3.2))) == []
+    assert any("delivered: " in text for text in judged(mixed(commits(5, 2.9))))
+    assert any("forward only: " in text for text in judged(mixed(done, commits(5, 2.9), commits(3, 3.2))))
