@@ -17,9 +17,11 @@ def running(
     nodes: int,
     settings: Mapping[str, str] | None = None,
     prepare: Callable[[LocalCluster], None] = lambda cluster: None,
+    first: int = 1,
 ) -> Iterator[LocalCluster]:
-    """Yield a new, serving cluster; it is stopped afterwards, its files stay. ``prepare``: called before it starts."""
-    cluster = LocalCluster.create(root / "cluster", nodes=nodes, settings=settings)
+    """Yield a new, serving cluster; it is stopped afterwards, its files stay. ``prepare``: called before it starts.
+    ``first``: the lowest node id."""
+    cluster = LocalCluster.create(root / "cluster", nodes=nodes, settings=settings, first=first)
     prepare(cluster)
     try:
         cluster.start()

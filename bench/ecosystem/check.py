@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import urllib.error
 import urllib.request
@@ -51,6 +52,19 @@ def output(command: Sequence[str], *, given: str | None = None, environment: Map
         said = (done.stderr.strip() or done.stdout.strip())[-1500:]
         raise Differs(f"{Path(command[0]).name}: expected exit code 0, found {done.returncode}: {said}")
     return done.stdout
+
+
+def ran(command: Sequence[str], given: Mapping[str, str], log: Path, folder: Path, timeout_s: float) -> int:
+    """Run a program to its end in a folder, with further environment variables and its output in a file; return its
+    exit code, -9 if it took too long."""
+    with log.open("wb") as out:
+        try:
+            return subprocess.run(
+                command, env={**os.environ, **given}, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                timeout=timeout_s,
+            ).returncode  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return -9
 
 
 @contextmanager

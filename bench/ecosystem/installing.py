@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ SMALL_JVM: Final = ("-Xmx256M", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "
 """For short work on a machine that does much else."""
 INSTALL_TIMEOUT_S: Final = 900.0
 PROGRAMS: Final = Path(__file__).with_name("programs")
+NOTHING: Final[Mapping[str, str]] = {}
 
 
 class Missing(RuntimeError):
@@ -50,13 +52,31 @@ def go_program(folder: str) -> Path:
     return built
 
 
-def go_tests(module: str, version: str, package: str) -> Path:
-    """Build a Go module's own tests of one of its packages. Raises :class:`Missing`."""
+def go_module(module: str, version: str) -> Path:
+    """Let Go bring a module; return the directory of its source, tests included. Raises :class:`Missing`."""
     go = program("go", "install Go 1.25 or later")
-    built = _room(f"go-tests-{module.rsplit('/')[-1]}", version, package) / "tests"
+    return Path(json.loads(_run("Go", (go, "mod", "download", "-json", f"{module}@v{version}"), cwd=PROGRAMS))["Dir"])
+
+
+def go_tests(module: str, version: str, package: str, *, tags: str = "") -> Path:
+    """Build a Go module's own tests of one of its packages. Raises :class:`Missing`."""
+    built = _room(f"go-tests-{module.rsplit('/')[-1]}", version, package, *filter(None, (tags,))) / "tests"
     if not built.exists():
-        found = _run("Go", (go, "mod", "download", "-json", f"{module}@v{version}"), cwd=built.parent)
-        _run("Go", (go, "test", "-mod=readonly", "-c", "-o", str(built), f"./{package}"), cwd=json.loads(found)["Dir"])
+        source = go_module(module, version)
+        for name in ("go.mod", "go.sum"):  # copies, as Go may bring them up to date
+            shutil.copyfile(source / name, built.with_name(name))
+        where = ("-mod=mod", f"-modfile={built.with_name('go.mod')}", f"-tags={tags}", "-o", str(built))
+        _run("Go", (program("go", ""), "test", *where, "-c", f"./{package}"), cwd=source)
+    return built
+
+
+def go_command(package: str, version: str) -> Path:
+    """Build a command of a Go module. Raises :class:`Missing`."""
+    go = program("go", "install Go 1.25 or later")
+    room = _room(f"go-{package.rsplit('/')[-1]}", package, version)
+    if not any(room.iterdir()):
+        _run("Go", (go, "install", f"{package}@v{version}"), cwd=PROGRAMS, environment={"GOBIN": str(room)})
+    (built,) = room.iterdir()
     return built
 
 
@@ -68,6 +88,22 @@ def jars(name: str, *coordinates: tuple[str, str, str], alone: bool = False) -> 
         return kafka.jars(_room(name, *map(":".join, coordinates)), coordinates, alone=alone)
     except kafka.KafkaMissing as missing:
         raise Missing(str(missing)) from None
+
+
+def maven_archive(name: str, group: str, artifact: str, version: str, classifier: str) -> Path:
+    """Let Maven bring a tar archive; return the directory with its files. Raises :class:`Missing`."""
+    maven = program("mvn", "install Maven")
+    room = _room(name, group, artifact, version, classifier)
+    if not (room / kafka.COMPLETE).exists():
+        wanted = f"-Dartifact={group}:{artifact}:{version}:tar.gz:{classifier}"
+        _run("Maven", (maven, "-q", "-B", "dependency:get", "-Dtransitive=false", wanted))
+        _run("Maven", (maven, "-q", "-B", "dependency:copy", wanted, f"-DoutputDirectory={room}"))
+        (packed,) = room.glob("*.tar.gz")
+        with tarfile.open(packed) as archive:
+            archive.extractall(room, filter="data")
+        packed.unlink()
+        (room / kafka.COMPLETE).touch()
+    return room
 
 
 def java(classes: Iterable[Path]) -> list[str]:
@@ -97,6 +133,20 @@ def node_modules(name: str, *packages: str) -> Mapping[str, str]:
     return {**os.environ, "NODE_PATH": str(room / "node_modules")}
 
 
+def node_project(name: str, source: Path, files: Sequence[str]) -> Path:
+    """Let npm bring what a project needs, by these files of its; return the directory ``node_modules``. Raises
+    :class:`Missing`."""
+    program("node", "install Node.js 20 or later")
+    npm = program("npm", "install npm")
+    room = _room(name, *((source / file).read_text() for file in files))
+    if not (room / kafka.COMPLETE).exists():
+        for file in files:
+            shutil.copyfile(source / file, room / file)
+        _run("npm", (npm, "install", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"), cwd=room)
+        (room / kafka.COMPLETE).touch()
+    return room / "node_modules"
+
+
 def _room(name: str, *parts: str) -> Path:
     """A directory for this name and what it is made from: another version gets another one."""
     room = cache_directory() / f"{name}-{hashlib.sha256(repr(parts).encode()).hexdigest()[:12]}"
@@ -104,8 +154,9 @@ def _room(name: str, *parts: str) -> Path:
     return room
 
 
-def _run(what: str, command: Sequence[str], cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
+def _run(what: str, command: Sequence[str], cwd: Path | None = None, environment: Mapping[str, str] = NOTHING) -> str:
+    given = {**os.environ, **environment}
+    done = subprocess.run(command, cwd=cwd, env=given, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S)
     if done.returncode:
         raise Missing(f"{what} could not bring it: {(done.stderr or done.stdout).strip()[-1500:]}")
     return done.stdout

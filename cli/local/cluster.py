@@ -76,11 +76,12 @@ class LocalCluster:
         workers: int = 1,
         settings: Mapping[str, str] | None = None,
         fixed_ports: bool = False,
+        first: int = 1,
         rng: random.Random | None = None,
     ) -> LocalCluster:
         """Create a cluster of ``nodes`` in a new or empty directory, each with as many ``workers``. ``settings`` go
-        into every node's configuration. Raises ``ConfigError`` for a wrong setting, :class:`CommandFailed`
-        otherwise."""
+        into every node's configuration; ``first`` is the lowest node id. Raises ``ConfigError`` for a wrong setting,
+        :class:`CommandFailed` otherwise."""
         if not 1 <= nodes <= NODES_MAX:
             raise CommandFailed(f"expected 1 to {NODES_MAX} nodes, found {nodes}")
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
@@ -92,7 +93,7 @@ class LocalCluster:
         table = _fixed(nodes) if fixed_ports else None
         if table is None or ports.taken([port for row in table.values() for port in row.all_of(workers)]):
             table = {}
-            for number in range(1, nodes + 1):
+            for number in range(first, first + nodes):
                 table[number] = _free_beside(table, workers, rng)
         texts = {
             number: _properties(directory, number, table, {**_machine_rack(number, workers), **(settings or {})})

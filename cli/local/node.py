@@ -120,10 +120,10 @@ class LocalNode:
         """Replace its configuration."""
         self.config_path.write_text(format_properties(dict(settings)))
 
-    def listen_too(self, protocols: Mapping[str, str]) -> dict[str, int]:
+    def listen_too(self, protocols: Mapping[str, str], at: Sequence[int] = ()) -> dict[str, int]:
         """Give a stopped node further listeners for Kafka clients, each with its security protocol. Returns their
-        ports."""
-        found = dict(zip(protocols, ports.free_ports(len(protocols)), strict=True))
+        ports: those of ``at``, or any free ones."""
+        found = dict(zip(protocols, at or ports.free_ports(len(protocols)), strict=True))
         lines = self.settings
         lines["listeners"] += "".join(f",{name}://{ports.LOOPBACK}:{port}" for name, port in found.items())
         lines["kafka.listener.names"] = ",".join(("KAFKA", *found))

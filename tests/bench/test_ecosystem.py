@@ -13,7 +13,7 @@ import pytest
 from tidelog.bench.ecosystem import __main__ as command
 from tidelog.bench.ecosystem import installing
 from tidelog.bench.ecosystem.check import Check, Differs, expect, output, records, started
-from tidelog.bench.ecosystem.checks import CHECKS, spark_token, verifiable
+from tidelog.bench.ecosystem.checks import CHECKS, client_suites, spark_token, verifiable
 from tidelog.bench.ecosystem.installing import Missing
 from tidelog.bench.kafka_side import spark
 from tidelog.testing import Cluster
@@ -135,3 +135,29 @@ def test_two_members_that_have_a_partition_at_once_are_found(tmp_path: Path) -> 
     for each in (first, second, third):
         each.ends(signal.SIGKILL)
     assert second.has() == set()
+
+
+SUITE = """--- PASS: TestA (0.00s)
+--- FAIL: TestB (0.01s)
+    --- PASS: TestB/one (0.00s)
+    --- FAIL: TestB/two (0.00s)
+        why: no such thing
+--- SKIP: TestC (0.00s)
+"""
+
+
+def test_a_suite_in_go_is_judged_by_the_tests_that_fail_and_why() -> None:
+    shown = client_suites._judged(SUITE, {"TestB/two": "no such thing"})
+    assert shown == "2 tests passed, 1 skipped themselves, 1 failed for the known reasons"
+    with pytest.raises(Differs, match="tests that failed: expected \\[\\], found \\['TestB/two'\\]"):
+        client_suites._judged(SUITE, {})
+    with pytest.raises(Differs, match="why they failed"):
+        client_suites._judged(SUITE, {"TestB/two": "another thing"})
+    with pytest.raises(Differs, match="the end of the suite"):
+        client_suites._judged(SUITE + "panic: test timed out after 1s", {"TestB/two": "no such thing"})
+
+
+def test_the_source_of_kafkajs_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("KAFKAJS_SOURCE", raising=False)
+    with pytest.raises(Missing, match="KAFKAJS_SOURCE, the directory of kafkajs"):
+        client_suites.KAFKAJS_TESTS.run(tmp_path)

@@ -6,6 +6,7 @@ from typing import Final
 
 from tidelog.bench.ecosystem.check import Check
 from tidelog.bench.ecosystem.checks import (
+    client_suites,
     connect,
     franz_go,
     kafka_tools,
@@ -41,4 +42,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     suites.FRANZ_GO_TESTS,
     suites.LIBRDKAFKA_TESTS,
     suites.CONFLUENT_KAFKA_TESTS,
+    client_suites.SARAMA_TESTS,
+    client_suites.KAFKA_GO_TESTS,
+    client_suites.KAFKAJS_TESTS,
 )

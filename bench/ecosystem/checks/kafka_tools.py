@@ -33,6 +33,13 @@ NO_RIGHT: Final = "authorization ?(exception|failed)"
 """What tools say, in one way or another."""
 
 
+def kafka_topics(script: Path, *, before: str = "") -> None:
+    """Write the script of Kafka's tool for topics. ``before``: lines of shell that change its arguments."""
+    command = " ".join(f"'{word}'" for word in (*java(jars("kafka-tools", *JARS)), TOPICS))
+    script.write_text(f'#!/bin/sh\n{before}exec {command} "$@"\n')
+    script.chmod(0o755)
+
+
 class Tools:
     """Runs them, each as a user; counts the runs."""
 

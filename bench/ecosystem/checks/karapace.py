@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from http import HTTPStatus
 from pathlib import Path
@@ -60,19 +60,22 @@ KINDS: Final = {
 
 
 class Registries:
-    """The instances, and what was registered with them."""
+    """The instances, and what was registered with them. ``base``: what their paths begin with."""
 
-    def __init__(self, ports: list[int]) -> None:
+    def __init__(self, ports: list[int], base: str = "") -> None:
         self.ports = ports
+        self.base = base
         self.known: dict[tuple[str, int], tuple[str, int, str]] = {}
         """Subject and version → kind, id and text."""
 
-    def asked(self, port: int, path: str, body: dict[str, object] | None = None) -> tuple[int, Any]:
+    def asked(
+        self, port: int, path: str, body: dict[str, object] | None = None, method: str | None = None
+    ) -> tuple[int, Any]:
         """Ask until the answer is none of a registry that has no primary, or lost its broker."""
         found: list[tuple[int, Any]] = []
 
         def answered() -> bool:
-            found.append(rest(port, path, body))
+            found.append(rest(port, self.base + path, body, method))
             return HTTPStatus.OK <= found[-1][0] < HTTPStatus.INTERNAL_SERVER_ERROR
 
         try:
@@ -91,9 +94,10 @@ class Registries:
                 expect(f"{path}, {answer}", HTTPStatus.OK, status)
                 self.known[subject(kind, number), version] = kind, answer["id"], text
 
-    def refuse(self, port: int) -> None:
+    def refuse(self, port: int, kinds: Iterable[str] = KINDS) -> None:
         """Expect what cannot be read by readers of a subject to be told so, and refused."""
-        for kind, how in KINDS.items():
+        for kind in kinds:
+            how = KINDS[kind]
             path = f"/subjects/{subject(kind, 0)}/versions"
             for wanted, longer, one in ((True, True, how.whole), (False, False, how.other)):
                 asked: dict[str, object] = {"schema": how.schema("Order0", one, longer), "schemaType": kind}

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from tidelog.bench import clusters
-from tidelog.bench.ecosystem.check import Check, Differs, expect
+from tidelog.bench.ecosystem.check import Check, Differs, expect, ran
 from tidelog.bench.ecosystem.checks.connect import VERSION as KAFKA
-from tidelog.bench.ecosystem.checks.kafka_tools import JARS, TOPICS
-from tidelog.bench.ecosystem.installing import Missing, go_tests, jars, java, python_with
+from tidelog.bench.ecosystem.checks.kafka_tools import kafka_topics
+from tidelog.bench.ecosystem.installing import Missing, go_tests, python_with
 
 NODES: Final = 3
 SETTINGS: Final = {
@@ -70,7 +69,7 @@ def _franz_go(root: Path) -> str:
         given = {"KGO_SEEDS": cluster.bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": str(GO_RECORDS)}
         limits = ("-test.parallel=1", f"-test.timeout={GO_TIMEOUT_S}s")
         command = [str(tests), "-test.v", f"-test.run={GO_TESTS}", *limits]
-        done = _ended(command, given, root / "franz-go.log", root, GO_TIMEOUT_S)
+        done = ran(command, given, root / "franz-go.log", root, GO_TIMEOUT_S)
         said = (root / "franz-go.log").read_text()
     ended = {kind: re.findall(rf"--- {kind}: (\S+)", said) for kind in ("PASS", "FAIL", "SKIP")}
     expect(f"the end, with what failed: {ended['FAIL']}", 0, done)
@@ -113,7 +112,7 @@ def _librdkafka(root: Path) -> str:
                         "TEST_CONSUMER_GROUP_PROTOCOL": "consumer",
                     }
                     log = root / f"{name}.log"
-                    code = _ended([str(runner), "-p1", "-Q"], given, log, directory, C_TIMEOUT_S)
+                    code = ran([str(runner), "-p1", "-Q"], given, log, directory, C_TIMEOUT_S)
                     outcome = _outcome(name, log.read_text(errors="replace")) if code == 0 else f"exit code {code}"
                     if outcome == "PASSED":
                         passed.append(name)
@@ -139,7 +138,7 @@ def _confluent(root: Path) -> str:
         options = ("-v", "-p", "no:cacheprovider", "--timeout=120", f"--ignore={OWN_BROKER}")
         command = [python, "-m", "pytest", *options, *parts]
         log = root / "confluent-kafka.log"
-        _ended(command, given, log, directory, CONFLUENT_TIMEOUT_S)
+        ran(command, given, log, directory, CONFLUENT_TIMEOUT_S)
     text = log.read_text()
     said = re.findall(r"^(tests/\S+) (PASSED|FAILED|ERROR|SKIPPED)", text, re.MULTILINE)
     ended = {kind: [name for name, how in said if how == kind] for kind in ("PASSED", "FAILED", "ERROR", "SKIPPED")}
@@ -164,23 +163,8 @@ def _tools(root: Path) -> Iterator[Path]:
     """Yield a directory with the one script of Kafka's that the suite calls."""
     root.mkdir()
     (root / "bin").mkdir()
-    script = root / "bin" / "kafka-topics.sh"
-    command = " ".join(f"'{word}'" for word in (*java(jars("kafka-tools", *JARS)), TOPICS))
-    script.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
-    script.chmod(0o755)
+    kafka_topics(root / "bin" / "kafka-topics.sh")
     yield root
-
-
-def _ended(command: list[str], given: Mapping[str, str], log: Path, folder: Path, timeout_s: float) -> int:
-    """Run a program to its end, its output in a file; return its exit code, -9 if it took too long."""
-    with log.open("wb") as out:
-        try:
-            return subprocess.run(
-                command, env={**os.environ, **given}, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                timeout=timeout_s,
-            ).returncode  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return -9
 
 
 FRANZ_GO_TESTS: Final = Check("franz-go-tests", f"franz-go {FRANZ_GO}'s tests of groups", _franz_go)
