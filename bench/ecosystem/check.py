@@ -118,7 +118,12 @@ def produce(bootstrap: str, lines: Sequence[str]) -> None:
         producer.flush(WAIT_S)
 
 
-def until(what: str, condition: Callable[[], bool], process: subprocess.Popen[bytes] | None = None) -> None:
+def until(
+    what: str,
+    condition: Callable[[], bool],
+    process: subprocess.Popen[bytes] | None = None,
+    within_s: float = WAIT_S,
+) -> None:
     """Wait until the condition holds. Raises :class:`Differs` if the process ends meanwhile, ``WatchFailed`` in the
     end."""
 
@@ -127,7 +132,7 @@ def until(what: str, condition: Callable[[], bool], process: subprocess.Popen[by
             raise Differs(f"expected {what}, but the program ended with {process.returncode}")
         return condition()
 
-    wait_until(what, holds, WAIT_S)
+    wait_until(what, holds, within_s)
 
 
 def records(bootstrap: str, topic: str, security: SecuritySettings = NOT_SECURED) -> list[ConsumerRecord]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from tidelog.bench.ecosystem.check import Check
 from tidelog.bench.ecosystem.checks import (
+    apicurio,
     client_suites,
     connect,
     franz_go,
@@ -38,6 +39,7 @@ CHECKS: Final[tuple[Check, ...]] = (
     connect.CHECK,
     mirrormaker.CHECK,
     karapace.CHECK,
+    apicurio.CHECK,
     verifiable.CHECK,
     suites.FRANZ_GO_TESTS,
     suites.LIBRDKAFKA_TESTS,
