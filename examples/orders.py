@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import random
 import signal
 import sqlite3
@@ -219,6 +220,8 @@ def main() -> int:
     taking.add_argument("--rate", type=float, default=500.0, help="at most so many a second")
     steps.add_parser("bill").add_argument("name", help="the same after each restart")
     options = parser.parse_args()
+    if options.step in ("relay", "bill"):
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")  # each failure of a handler, too
     match options.step:
         case "create":
             create(options.bootstrap, options.directory)

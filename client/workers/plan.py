@@ -226,9 +226,8 @@ class Plan:
                 return True
             self._given_up[work] = failure
             return False
-        log.info(
-            "%s: the handler failed at offset %d: %s", work.record.topic_partition, work.record.offset, failure.message
-        )
+        at, cause = work.record.topic_partition, f"{failure.exception}: {failure.message}"
+        log.info("%s: the handler failed at offset %d: %s", at, work.record.offset, cause)
         wait_ms = self._wait_ms(work, failure)
         if wait_ms is None or self.retry.through is not None:
             self._given_up[work] = failure

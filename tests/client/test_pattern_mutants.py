@@ -26,6 +26,14 @@ MUTANTS = (
         "client/workers/test_lost_membership.py::test_a_member_that_is_none_any_more_commits_nothing",
     ),
     bound(
+        "handlers-get-what-was-aborted",
+        "client.workers.plan",
+        'level = {} if self.retry.through is None else {"isolation_level": "read_committed"}\n',
+        "level: dict[str, str] = {}\n",
+        "client/workers/test_retry_later.py::"
+        "test_what_fails_comes_again_later_and_ends_as_a_dead_letter_of_its_first_place",
+    ),
+    bound(
         "the-heaviest-level-first",
         "client.fetching.turns",
         "if ready is not None and level.credit > 0:",
