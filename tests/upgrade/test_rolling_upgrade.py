@@ -19,6 +19,9 @@ from tidelog.chaos.laboratory.upgrade.kills import Kills
 from tidelog.chaos.laboratory.upgrade.newer import use_what_is_new
 from tidelog.chaos.laboratory.upgrade.release import python_of
 from tidelog.chaos.laboratory.upgrade.rolling import LEVELS, Roll, rolled
+from tidelog.model.ids import TopicPartition
+from tidelog.spark_connector.cluster_offsets import ClusterOffsets
+from tidelog.spark_connector.options import OptionError, SourceOptions
 
 WHEEL = Path(__file__).parent / "tidelog-0.1.0-py3-none-any.whl"
 COMMIT = "bc815e8"
@@ -38,6 +41,8 @@ def test_a_rolling_upgrade_loses_nothing_and_is_finalised(tmp_path: Path, releas
     def steps(roll: Roll) -> None:
         with Admin(roll.bootstrap) as admin:
             assert admin.describe_cluster().cluster_id
+            with pytest.raises(OptionError, match="maxBytesPerTrigger: expected brokers that look up offsets by bytes"):
+                _after_a_byte(admin, roll.bootstrap)
             _upgraded_by_a_drill(roll, tmp_path)
             found = admin.describe_features()
             assert found.finalized_features == {"metadata.version": 1}
@@ -46,9 +51,18 @@ def test_a_rolling_upgrade_loses_nothing_and_is_finalised(tmp_path: Path, releas
             roll.to(sys.executable, (2,))
             assert admin.describe_features().finalized_features == LEVELS
             use_what_is_new(roll.bootstrap, 2)
+            assert _after_a_byte(admin, roll.bootstrap) > 0
 
     verdict = rolled(tmp_path, release_0_1, steps)
     assert verdict.held, shown(verdict, {"seed": 1, "workload": ""})
+
+
+def _after_a_byte(admin: Admin, bootstrap: str) -> int:
+    """Return where a batch of Spark's that may have one byte ends, which is after a whole stored batch."""
+    at = TopicPartition(min(one.name for one in admin.list_topics() if not one.name.startswith("__")), 0)
+    given = {"tidelog.bootstrap.servers": bootstrap, "subscribe": at.topic, "maxBytesPerTrigger": "1"}
+    with ClusterOffsets(SourceOptions.of(given, streaming=True)) as cluster:
+        return cluster.after_bytes({at: (0, 1)})[at]
 
 
 def _upgraded_by_a_drill(roll: Roll, directory: Path) -> None:
