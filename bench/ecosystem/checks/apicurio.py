@@ -13,6 +13,7 @@ from tidelog import Admin
 from tidelog.bench import clusters
 from tidelog.bench.ecosystem.check import Check, expect, output, rest, started, until
 from tidelog.bench.ecosystem.checks.karapace import RECORDS, SERIALIZERS, Registries
+from tidelog.bench.ecosystem.checks.suite_clusters import CALM
 from tidelog.bench.ecosystem.installing import JAVA, PROGRAMS, SMALL_JVM, maven_archive, program, python_with
 from tidelog.testing.ports import LOOPBACK, free_ports
 
@@ -20,8 +21,6 @@ VERSION: Final = "3.0.9"
 """The newest that runs on Java 17."""
 BASE: Final = "/apis/ccompat/v7"
 """The interface that is Confluent's."""
-SETTINGS: Final = {"default.replication.factor": "3", "controller.quorum.election.timeout.ms": "5000"}
-"""No change of the controller is to interrupt the creation of topics on a busy machine: Apicurio does not ask twice."""
 STARTS_S: Final = 400.0
 JOURNAL: Final = "kafkasql-journal"
 
@@ -35,7 +34,7 @@ def _run(root: Path) -> str:
     archive = maven_archive("apicurio", "io.apicurio", "apicurio-registry-app", VERSION, "all")
     command = [program("java", JAVA), *SMALL_JVM, "-jar", str(archive / f"apicurio-registry-app-{VERSION}-runner.jar")]
     serializers = [python_with("serializers", SERIALIZERS), str(PROGRAMS / "python" / "registry_copy.py")]
-    with clusters.running(root, 3, SETTINGS) as cluster, ExitStack() as stack:
+    with clusters.running(root, 3, CALM | {"default.replication.factor": "3"}) as cluster, ExitStack() as stack:
         with Admin(cluster.bootstrap) as admin:
             for topic in ("orders-avro", "orders-json"):
                 clusters.create_topic(admin, topic, copies=3)

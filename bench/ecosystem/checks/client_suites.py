@@ -161,6 +161,7 @@ def _kafkajs(root: Path) -> str:
     with suite_clusters.running(root, nodes, ACCESS | KAFKAJS_SETTINGS, KAFKAJS_USERS, first=0) as cluster:
         given = suite_clusters.with_docker(root, cluster)
         given |= {"KAFKA_VERSION": KAFKAJS_KNOWS, "NODE_ENV": "test", "KAFKAJS_DEBUG_PROTOCOL_BUFFERS": "1"}
+        given["TEST_RETRIES"] = "2"  # as the suite itself offers: some waits are short
         command = [str(modules / ".bin" / "jest"), "--ci", "--runInBand", "--forceExit", "--json"]
         chosen = (os.environ.get(ONLY) or "",)
         log = root / "kafkajs.log"

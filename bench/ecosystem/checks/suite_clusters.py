@@ -25,6 +25,9 @@ ACCESS: Final = {
     "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
 }
 """Access control as the suites of kafkajs and kafka-go configure it: who does not log in may do everything."""
+CALM: Final = {"controller.quorum.election.timeout.ms": "5000"}
+"""No change of the controller is to interrupt the creation of a topic on a busy machine: these programs do not ask
+twice."""
 SHA_256: Final = ScramMechanism.SCRAM_SHA_256
 SHA_512: Final = ScramMechanism.SCRAM_SHA_512
 _ITERATIONS: Final = 4096
@@ -84,7 +87,7 @@ def running(
             rack = {"broker.rack": str(number)} if racks else {}
             node.configure({**node.settings, **own, **rack})
 
-    with clusters.running(root, len(nodes), settings, listen, first) as cluster:
+    with clusters.running(root, len(nodes), {**CALM, **settings}, listen, first) as cluster:
         with Admin(cluster.bootstrap) as admin:
             for how in ScramMechanism if users else ():  # a request may name a user once
                 found = ScramCredentialInfo(how, _ITERATIONS)
