@@ -55,7 +55,9 @@ class Node:
             return answer if taken == request else _empty(answer)
 
         control = AccessControl(NodeConfig.parse({"node.id": "1"}), self.audit)
-        return await guarded({type(request): handle}, control, MetadataImage)[type(request)](request, CALLER)
+        return await guarded({type(request): handle}, control, MetadataImage, creates_topics=True)[type(request)](
+            request, CALLER
+        )
 
 
 @settings(max_examples=6, deadline=None)

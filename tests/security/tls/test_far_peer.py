@@ -8,6 +8,7 @@ import pytest
 
 from tests.security.conftest import Certificates
 from tests.slow_link import SlowLink
+from tidelog.model.ids import NodeId
 from tidelog.proto.calls import api
 from tidelog.proto.transport.grpc_transport import GrpcNetwork
 from tidelog.proto.transport.network import Address, CallContext, ConnectionLost, Service
@@ -18,7 +19,7 @@ PATIENCE_S = 30
 
 
 async def metadata(request: api.MetadataRequest, context: CallContext) -> api.MetadataResponse:
-    return api.MetadataResponse(cluster_id="far", controller_id=1, brokers=(), topics=())
+    return api.MetadataResponse(cluster_id="far", controller_id=NodeId(1), brokers=(), topics=())
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plaintext", "tls"])
@@ -37,7 +38,7 @@ async def test_a_far_peer_is_reached(
     else:  # the node greets whoever connects, before it hears anything
         link.bytes_per_s = 200
     connection = network.connect(Address("127.0.0.1", link.port))
-    failed = []
+    failed: list[str] = []
     try:
         while True:
             try:
