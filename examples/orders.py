@@ -55,6 +55,10 @@ FAILURES = 0.05
 """How often the payment service fails."""
 
 
+JOURNAL = "WAL" if sqlite3.sqlite_version_info >= (3, 51, 3) else "TRUNCATE"
+"""Earlier releases can lose a committed transaction in WAL mode (https://sqlite.org/wal.html#walresetbug)."""
+
+
 class UnknownCustomer(Exception):
     """No retry fixes that."""
 
@@ -64,8 +68,8 @@ class PaymentServiceAway(Exception):
 
 
 def connect(database: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(database, timeout=30.0)
-    connection.execute("PRAGMA journal_mode = WAL")
+    connection = sqlite3.connect(database, timeout=30.0, isolation_level="IMMEDIATE")
+    connection.execute(f"PRAGMA journal_mode = {JOURNAL}")
     connection.execute("PRAGMA synchronous = FULL")
     return connection
 

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from tidelog.client.errors import IllegalStateError
+from tidelog.client.outbox.sqlite_wal import warn_of_wal
 from tidelog.client.record import ConsumerRecord
 
 if TYPE_CHECKING:  # a program that has no connection of psycopg needs no psycopg
@@ -58,7 +59,8 @@ class _Inbox(ABC, Generic[C]):
 class SqliteInbox(_Inbox[sqlite3.Connection]):
     """What the program ``name`` has already done to a SQLite database.
 
-    A record is known by the value of ``header``, or else by topic, partition and offset.
+    A record is known by the value of ``header``, or else by topic, partition and offset. Before 3.51.3, SQLite can lose
+    what several connections commit in ``journal_mode=WAL``.
     """
 
     @staticmethod
@@ -80,6 +82,7 @@ class SqliteInbox(_Inbox[sqlite3.Connection]):
         ).rowcount
 
     def _noted(self, connection: sqlite3.Connection, message_id: str) -> int:
+        warn_of_wal(connection)
         return connection.execute(
             "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?)", (self._name, message_id, time.time())
         ).rowcount

@@ -16,6 +16,7 @@ from typing import Final
 
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.outbox.rows import OutboxRow, row_of
+from tidelog.client.outbox.sqlite_wal import warn_of_wal
 
 SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS outbox (
@@ -36,7 +37,8 @@ _LOOK_S: Final = 0.05
 
 class SqliteOutbox:
     """The outbox in the database file ``path``, for :class:`tidelog.OutboxRelay`. The relay needs its own connection;
-    ``journal_mode=WAL`` lets programs write while it reads."""
+    ``journal_mode=WAL`` lets programs write while it reads, but before 3.51.3, SQLite can lose what several connections
+    commit in that mode."""
 
     def __init__(self, path: str | Path) -> None:
         if not Path(path).is_file():
@@ -151,4 +153,5 @@ class SqliteOutbox:
     def _connection(self) -> sqlite3.Connection:
         if self._open is None:
             self._open = sqlite3.connect(self._path, timeout=30.0, isolation_level=None, check_same_thread=False)
+            warn_of_wal(self._open)
         return self._open

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import admin as confluent_admin
@@ -66,7 +65,7 @@ def test_its_machines_may_have_workers(home: Path, capsys: pytest.CaptureFixture
     assert run(["cluster", "start", "--workers", "3"]) != 0
     assert "of nodes with 2 workers, not 3" in capsys.readouterr().err
 
-    def nodes() -> dict[int, Any]:
+    def nodes() -> dict[int, dict[str, object]]:
         capsys.readouterr()
         assert run(["cluster", "status", "--json"]) == 0
         return {row["node"]: row for row in json.loads(capsys.readouterr().out)["nodes"]}

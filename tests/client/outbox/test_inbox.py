@@ -13,8 +13,29 @@ import pytest
 
 from tidelog import ConsumerRecord, PostgresInbox, SqliteInbox
 from tidelog.client.errors import IllegalStateError
+from tidelog.client.outbox import sqlite_wal
 
 Connection = sqlite3.Connection | psycopg.Connection
+
+
+@pytest.mark.parametrize(
+    ("release", "loses"),
+    [("3.40.1", True), ("3.44.5", True), ("3.44.6", False), ("3.45.0", True), ("3.50.6", True), ("3.50.7", False),
+     ("3.51.2", True), ("3.51.3", False), ("3.52.0", False), ("4.0.0", False)],
+)  # fmt: skip
+def test_a_release_that_can_lose_commits_is_warned_of(
+    release: str, loses: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_wal, "_told", set())
+    major, minor, patch = map(int, release.split("."))
+    connection = sqlite3.connect(tmp_path / "billing.db")
+    sqlite_wal.warn_of_wal(connection, (major, minor, patch))
+    assert not caplog.messages, "another mode loses nothing"
+    connection.execute("PRAGMA journal_mode=WAL")
+    for _ in range(2):
+        sqlite_wal.warn_of_wal(connection, (major, minor, patch))
+    connection.close()
+    assert [release in text for text in caplog.messages] == [True] * loses
 
 
 class Database:
