@@ -32,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     asked: list[str] = []
     call = kept_connections._Lease.call
 
-    async def noted(self: Any, request: Request[Any], *, timeout_s: float) -> Any:
+    async def noted(self: kept_connections._Lease, request: Request[Any], *, timeout_s: float) -> object:
         asked.append(type(request).__name__)
         return await call(self, request, timeout_s=timeout_s)
 
