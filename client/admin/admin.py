@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from tidelog.client.admin.acls import AclAdmin
 from tidelog.client.admin.base import all_or_raise, raise_first
@@ -35,7 +37,7 @@ from tidelog.client.errors import (
 from tidelog.client.fetching.offset_lookup import look_up
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import UPGRADE
-from tidelog.model.ids import NodeId, Offset, TopicPartition
+from tidelog.model.ids import NodeId, Offset, TopicId, TopicPartition, random_id
 from tidelog.proto.calls.api import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -92,12 +94,24 @@ class AsyncAdmin(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
     ) -> list[CreatedTopic]:
         """Create topics. Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
-        ``InvalidReplicationFactorError``, ``InvalidConfigError``, ``InvalidReplicaAssignmentError``."""
+        ``InvalidReplicationFactorError``, ``InvalidConfigError``, ``InvalidReplicaAssignmentError``.
+
+        The client draws the topics' ids. So if an answer is lost, the next attempt finds the topic that the first has
+        made, and not a stranger's."""
         items = tuple(topic.item() for topic in topics)
+        if not validate_only:
+            items = tuple(replace(item, topic_id=self._drawn_id(item.name)) for item in items)
         answer = await self._ask_by_topic(
             lambda part, left_ms: CreateTopicsRequest(part, left_ms, validate_only), items, timeout
         )
         return list(all_or_raise(answer.topics, lambda t: t.name))
+
+    def _drawn_id(self, name: str) -> TopicId:
+        """Return a new topic's id, without a draw from the cluster's generator: simulated runs depend on those."""
+        own = random.Random()
+        own.setstate(self._cluster.rng.getstate())
+        self._drawn += 1
+        return TopicId(random_id(random.Random(f"{own.getrandbits(128)} {self._drawn} {name}")))
 
     async def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics with all their records. Raises ``UnknownTopicOrPartitionError``."""

@@ -97,6 +97,8 @@ class AdminBase:
         )
         self._started = False
         self._closed = False
+        self._drawn = 0
+        """Number of ids drawn for new topics."""
 
     # --- lifecycle ----------------------------------------------------------------------------------
 

@@ -64,7 +64,8 @@ class TopicChanges:
     # --- Creating ---
 
     def create(self, image: MetadataImage, request: CreateTopicsRequest, now_ms: int) -> Decision[CreateTopicsResponse]:
-        """Create or refuse each topic individually."""
+        """Create or refuse each topic individually. A topic that has the id asked for was made by an earlier attempt,
+        whose answer was lost."""
         records: list[MetadataRecord] = []
         results: list[CreatedTopic] = []
         counted: dict[str, int] = {}
@@ -79,6 +80,9 @@ class TopicChanges:
                     raise _Refused(
                         ErrorCode.INVALID_REQUEST, f"expected each topic once in a request, found {topic.name!r} twice"
                     )
+                if (made_before := _made_before(image, topic)) is not None:
+                    results.append(made_before)
+                    continue
                 _check_name(image, topic.name, new_names)
                 made, result = self._create_one(image, topic, budget, permits)
             except _Refused as refused:
@@ -112,8 +116,9 @@ class TopicChanges:
         )
 
     def _id_of(self, image: MetadataImage, topic: NewTopic) -> TopicId:
+        drawn = TopicId(random_id(self._rng))
         if not topic.topic_id:
-            return TopicId(random_id(self._rng))
+            return drawn
         if len(topic.topic_id) != len(ZERO_TOPIC_ID):
             text = f"expected a topic id of {len(ZERO_TOPIC_ID)} bytes, found {len(topic.topic_id)}"
             raise _Refused(ErrorCode.INVALID_REQUEST, text)
@@ -326,6 +331,14 @@ def settings_fault(
 def _check_quota(permits: Permits, partitions: int) -> None:
     if not permits.take(partitions):
         raise _Refused(ErrorCode.THROTTLING_QUOTA_EXCEEDED, EXCEEDED)
+
+
+def _made_before(image: MetadataImage, topic: NewTopic) -> CreatedTopic | None:
+    known = image.topic(topic.name)
+    if known is None or known.topic_id != topic.topic_id:
+        return None
+    count, factor = len(known.partitions), len(known.partitions[0].replicas)
+    return CreatedTopic(topic.name, ErrorCode.NONE, "", known.topic_id, count, factor)
 
 
 def _check_name(image: MetadataImage, name: str, new_names: Collection[str]) -> None:

@@ -290,7 +290,8 @@ class ReplicaAssignment:
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """``num_partitions`` and ``replication_factor`` -1: the cluster's defaults; both -1 if ``assignments`` are given.
-    ``topic_id``: the id of a restored topic; otherwise empty, and the controller chooses one."""
+    ``topic_id``: the id of a restored topic, or one that the client has drawn, by which the controller knows a topic
+    that an earlier attempt has made. Empty: the controller draws one."""
 
     name: str
     num_partitions: int = -1

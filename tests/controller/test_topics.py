@@ -337,7 +337,17 @@ def test_a_restored_topic_has_the_id_that_it_had(three: Bench) -> None:
     assert create("flights") is NONE
     assert three.topic("flights").topic_id == wanted
     assert create("others") is ErrorCode.INVALID_REQUEST, "the id is taken"
-    assert create("flights") is ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+def test_a_repeated_request_finds_its_own_topic_and_no_other(three: Bench) -> None:
+    request = CreateTopicsRequest((NewTopic("t", 3, 2, topic_id=TopicId(b"drawn-by-client-")),))
+    first, again = three.ask(request), three.ask(request)
+    assert first == again
+    assert (first.topics[0].error, first.topics[0].num_partitions, first.topics[0].replication_factor) == (NONE, 3, 2)
+    assert len(three.topic("t").partitions) == 3
+    for other in (TopicId(b"drawn-by-another"), TopicId(b"")):
+        (found,) = three.ask(CreateTopicsRequest((NewTopic("t", 3, 2, topic_id=other),))).topics
+        assert found.error is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_an_id_is_no_shorter_than_others(three: Bench) -> None:

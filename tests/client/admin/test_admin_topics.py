@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -11,11 +11,22 @@ from tests.client.scripted_broker import ScriptedCluster, on_a_virtual_cluster
 from tests.virtual_time import LoopClock
 from tidelog import NewTopic
 from tidelog.aio import Admin
-from tidelog.client.cluster.cluster import STAYS_MS
-from tidelog.client.errors import InvalidTopicError, ThrottlingQuotaExceededError, UnknownTopicOrPartitionError
+from tidelog.client.cluster.cluster import STAYS_MS, Cluster
+from tidelog.client.errors import (
+    InvalidTopicError,
+    ThrottlingQuotaExceededError,
+    TopicExistsError,
+    UnknownTopicOrPartitionError,
+)
 from tidelog.model.errors import ErrorCode
+from tidelog.proto.calls.api import CreateTopicsRequest
+from tidelog.proto.calls.request import Request, Response
+from tidelog.proto.transport.network import Address, ConnectionLost
+from tidelog.testing import AsyncCluster
 
 BUSY, THROTTLED = ErrorCode.NOT_CONTROLLER, ErrorCode.THROTTLING_QUOTA_EXCEEDED
+
+R = TypeVar("R", bound=Response)
 
 
 def admin(cluster: ScriptedCluster, **settings: Any) -> Admin:
@@ -119,3 +130,25 @@ async def test_after_a_while_any_broker_is_asked_again(cluster: ScriptedCluster)
         await asyncio.sleep(STAYS_MS / 1_000)
         answers = [await asyncio.gather(client.describe_topics(["t"]), return_exceptions=True) for _ in range(50)]
         assert any(isinstance(found, UnknownTopicOrPartitionError) for (found,) in answers)
+
+
+async def test_a_topic_whose_answer_was_lost_is_found_by_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Cluster._call
+    asked: list[Request[Response]] = []
+
+    async def lose_the_first(self: Cluster, address: Address, request: Request[R], timeout_s: float) -> R:
+        answer = await ask(self, address, request, timeout_s)
+        if isinstance(request, CreateTopicsRequest):
+            asked.append(request)
+            if len(asked) == 1:
+                raise ConnectionLost("the broker died when it had passed the request on")
+        return answer
+
+    monkeypatch.setattr(Cluster, "_call", lose_the_first)
+    async with AsyncCluster() as cluster, cluster.admin() as client:
+        (made,) = await client.create_topics([NewTopic("t", 2, 1)])
+        (found,) = await client.list_topics()
+        assert (made.name, found.topic_id, found.partition_count) == ("t", made.topic_id, 2)
+        assert asked == [asked[0]] * 2
+        with pytest.raises(TopicExistsError):
+            await client.create_topics([NewTopic("t", 2, 1)])
