@@ -64,7 +64,10 @@ class Admin(BlockingAdmin):
         self, topics: Iterable[NewTopic], *, validate_only: bool = False, timeout: float | None = None
     ) -> list[CreatedTopic]:
         """Create topics. Raises ``TopicExistsError``, ``InvalidTopicError``, ``InvalidPartitionsError``,
-        ``InvalidReplicationFactorError``, ``InvalidConfigError``, ``InvalidReplicaAssignmentError``."""
+        ``InvalidReplicationFactorError``, ``InvalidConfigError``, ``InvalidReplicaAssignmentError``.
+
+        The client draws the topics' ids. So if an answer is lost, the next attempt finds the topic that the first has
+        made, and not a stranger's."""
         return self._run(self._inner.create_topics(topics, validate_only=validate_only, timeout=timeout))
 
     def delete_topics(self, names: Iterable[str], *, timeout: float | None = None) -> None:
