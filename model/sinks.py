@@ -64,11 +64,6 @@ def coordinator_key(transactional_id: str) -> str:
     return unquote(transactional_id.removeprefix(SINK_PREFIX).split("/", 1)[0])
 
 
-def sink_part(transactional_id: str) -> str:
-    """Return the part of an id that its sink's other transactions have too; empty for an id that is no sink's."""
-    return "/".join(transactional_id.split("/", 2)[:2]) if is_sinks(transactional_id) else ""
-
-
 def sink_fault(sink: str) -> str | None:
     """Return why no sink can have this name, or None."""
     if not sink:

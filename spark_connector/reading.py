@@ -134,7 +134,6 @@ def _consumer(options: SourceOptions) -> Iterator[RangeConsumer]:
         else:
             consumer.close()
         raise
-    settle("read")  # the first range has imported the rest
     _give_back(key, consumer)
 
 

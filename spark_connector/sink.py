@@ -77,7 +77,6 @@ class StreamSink(DataSourceStreamArrowWriter):
         if told:
             with _ledger(self._options, told[0].sink) as ledger:
                 outcome = ledger.commit_batch(told, batch=batchId)
-            settle("decided")  # the first decision has imported the rest
             log.info("batch %s of sink %s: %s", batchId, told[0].sink, outcome)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, cast
 
 from tidelog.aio import Consumer as AsyncConsumer
@@ -32,10 +32,6 @@ PAUSES_S: Final = (0.0, 0.3, 1.0)
 
 class RangeReader(Blocking[ReplayCounts]):
     """A ``RangeConsumer`` on the asyncio consumer."""
-
-    def __init__(self, aside: Aside[ReplayCounts], consumer: object) -> None:
-        super().__init__(aside, consumer)
-        self._topics: dict[str, None] = {}
 
     def batches(
         self,
@@ -68,20 +64,11 @@ class RangeReader(Blocking[ReplayCounts]):
     def _background(self) -> RangeReader:
         return self
 
-    def run(self, what: Coroutine[None, None, None]) -> None:
-        self._aside.ask(lambda: what)
-
     def wait(self, seconds: float) -> None:
         """The poll has waited."""
 
     def check(self) -> None:
         """There is no other thread that could have ended."""
-
-    def _keep(self, topic: str, topic_id: TopicId | None) -> None:
-        RangeConsumer._keep(cast(RangeConsumer, self), topic, topic_id)
-
-    async def _pin(self) -> None:
-        await RangeConsumer._pin(cast(RangeConsumer, self))
 
     def _ask_from(self, partition: TopicPartition, leader_epoch: int) -> None:
         RangeConsumer._ask_from(cast(RangeConsumer, self), partition, leader_epoch)

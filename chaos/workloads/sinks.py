@@ -16,7 +16,6 @@ from tidelog.aio import SinkLedger, SinkWriter
 from tidelog.chaos.checkers.sinks import Batch, Row
 from tidelog.chaos.workloads.incarnation import Incarnation, Roster
 from tidelog.chaos.workloads.world import World
-from tidelog.client.cluster.kept_connections import KeptConnections
 from tidelog.client.errors import RequestTimedOutError, SinkJobFencedError, SinkTransactionLostError, TidelogError
 from tidelog.client.sinks import SinkJob, SinkMessage, SinkOutcome
 from tidelog.model.sinks import NO_BATCH
@@ -68,14 +67,12 @@ class TaskAttempt(Incarnation):
     def _writer(self) -> SinkWriter:
         """Return a writer with random settings."""
         rng, scale = self._rng, self.world.scale
-        seams = self.process.seams()
-        seams["_network"] = KeptConnections(seams["_network"], kept_max=0, known=self.world.known)
         return self.process.has(
             SinkWriter(
                 self.world.bootstrap,
                 self.job,
                 attempt=self.attempt,
-                **seams,
+                **self.process.seams(),
                 linger_ms=rng.choice((0, 5, 50)),
                 batch_size=rng.choice((100, 16_384)),
                 request_timeout_ms=rng.choice((500, 1_000, 3_000)) * scale,

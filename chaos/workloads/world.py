@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 
 from tidelog.aio import Admin, Consumer, Producer, SinkLedger, SinkWriter
 from tidelog.chaos.checkers.history import Polled, Positioned, Sent
-from tidelog.client.cluster.kept_knowledge import KeptKnowledge
 from tidelog.model.ids import TopicPartition
 
 T = TypeVar("T")
@@ -92,10 +91,6 @@ class World(Protocol):
     @property
     def events(self) -> Counter[str]:
         """Events of clients, counted by name."""
-
-    @property
-    def known(self) -> dict[str, KeptKnowledge]:
-        """What tasks have learned about the cluster; those after them begin with it, as in one executor."""
 
     @property
     def damaged(self) -> bool:

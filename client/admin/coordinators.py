@@ -124,7 +124,6 @@ async def ask_coordinators(
                     if not (over and key in reasons):  # our own timeout during a request says nothing new
                         reasons[key] = answer
                     del where[key]
-                    cluster.known.keep_coordinator(key, None)
                 continue
             if isinstance(answer, BaseException):
                 raise answer
@@ -141,7 +140,6 @@ async def ask_coordinators(
                 reasons[key] = reason
                 if error in MOVED:
                     del where[key]
-                    cluster.known.keep_coordinator(key, None)
         if len(found) < len(wanted):
             failures += 1
             await pause(cluster, failures, deadline.at_ms)
@@ -151,15 +149,7 @@ async def ask_coordinators(
 async def _locate(
     cluster: Cluster, keys: list[str], key_type: int, timeout_ms: int
 ) -> dict[str, CoordinatorNode | TidelogError]:
-    """Ask any broker for the coordinators of these keys that are not known, and make sure that their addresses are."""
-    located: dict[str, CoordinatorNode | TidelogError] = {}
-    for key in keys:
-        node = cluster.known.coordinator(key)
-        if node is not None and node in cluster.cache.brokers:
-            located[key] = CoordinatorNode(node, *cluster.cache.brokers[node])
-    keys = [key for key in keys if key not in located]
-    if not keys:
-        return located
+    """Ask any broker for the coordinators of these keys, and make sure that their addresses are known."""
     try:
         async with asyncio.timeout(timeout_ms / 1_000):
             answer = await cluster.ask_anyone(FindCoordinatorRequest(tuple(keys), key_type))
@@ -167,15 +157,15 @@ async def _locate(
             if not nodes <= cluster.cache.brokers.keys():
                 await cluster.refreshed()
     except BrokerNotAvailableError as error:
-        return located | dict.fromkeys(keys, error)
+        return dict.fromkeys(keys, error)
     except TimeoutError:
-        return located | dict.fromkeys(keys, RequestTimedOutError(f"no coordinator found within {timeout_ms} ms"))
+        return dict.fromkeys(keys, RequestTimedOutError(f"no coordinator found within {timeout_ms} ms"))
+    located: dict[str, CoordinatorNode | TidelogError] = {}
     for found in answer.coordinators:
         if found.error is not ErrorCode.NONE:
             located[found.key] = exception_for(found.error, f"{found.key}: {found.error_message or found.error.name}")
         elif found.node_id in cluster.cache.brokers:
             located[found.key] = CoordinatorNode(found.node_id, found.host, found.port)
-            cluster.known.keep_coordinator(found.key, found.node_id)
         else:
             located[found.key] = BrokerNotAvailableError(
                 f"{found.key}: its coordinator, node {found.node_id}, is not among the live brokers"

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from tidelog.client.cluster.backoff import Backoff
-from tidelog.client.cluster.kept_connections import KeptConnections
-from tidelog.client.cluster.kept_knowledge import KeptKnowledge
 from tidelog.client.cluster.metadata import MetadataCache, TopicView
 from tidelog.client.cluster.metrics import ClientMetrics
 from tidelog.client.errors import (
@@ -119,7 +117,6 @@ class Cluster:
         self._bootstrap = bootstrap
         self.servers = ",".join(map(str, bootstrap))
         self._network = network
-        self.known = network.knowledge(self.servers) if isinstance(network, KeptConnections) else KeptKnowledge()
         self._reconnect = Backoff(settings.reconnect_backoff_ms, settings.reconnect_backoff_max_ms)
         self._auto_create = allow_auto_topic_creation
         self._peers: dict[Address, _Peer] = {}
@@ -140,10 +137,6 @@ class Cluster:
         self._warned: set[str] = set()
         self._refresh_at_ms = -1 << 62
         self._last_refresh_ms = -1 << 62
-        self._known_since_ms = -1 << 62
-        """Everything in the cache was true then, or later."""
-        self._in_doubt = False
-        """Whether something since the last answer hints that the cache is no longer true."""
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Future[None]] = set()
@@ -153,9 +146,6 @@ class Cluster:
 
     def start(self) -> None:
         if self._task is None:
-            since_ms = None if self._wanted else self.known.brokers(self.cache, self._oldest_ms())
-            if since_ms is not None:
-                self._known_since_ms, self._refresh_at_ms = since_ms, self._due_ms(since_ms)
             self._task = asyncio.get_running_loop().create_task(self._keep_fresh(), name="metadata")
             self._task.add_done_callback(self._ended)
 
@@ -177,10 +167,6 @@ class Cluster:
         for peer in list(self._peers.values()):
             await peer.connection.close()
         self._peers.clear()
-        if self._in_doubt or self._failures:
-            self.known.forget(self._wanted)
-        else:
-            self.known.keep(self.cache, self._known_since_ms)
         if self._closing:
             await asyncio.wait(self._closing)
 
@@ -205,21 +191,9 @@ class Cluster:
                 expected = "a topic name of ASCII letters, digits, '.', '_' and '-'"
                 raise InvalidTopicError(f"expected {expected}, found {topic!r}") from None
             self._wanted[topic] = None
-            since_ms = self.known.topic(self.cache, topic, self._oldest_ms()) if self.cache.brokers else None
-            if since_ms is not None:
-                self._known_since_ms = min(self._known_since_ms, since_ms)
-                self._refresh_at_ms = min(self._refresh_at_ms, self._due_ms(since_ms))
-                self._wake.set()
-            elif not self._failures:
+            if not self._failures:
                 self._refresh_at_ms = self.clock.monotonic_ms()
                 self._wake.set()
-
-    def _oldest_ms(self) -> int:
-        """Return when metadata must have been true that may still be used."""
-        return self.clock.monotonic_ms() - self._settings.metadata_max_age_ms
-
-    def _due_ms(self, since_ms: int) -> int:
-        return since_ms + max(1, self._settings.metadata_max_age_ms)
 
     def unwant(self, topic: str) -> None:
         """Stop keeping its metadata, unless it is pinned."""
@@ -239,11 +213,7 @@ class Cluster:
         self._all_topics = every
 
     def request_refresh(self) -> None:
-        """Ask for new metadata soon, because ours may be wrong; requests are ``retry_backoff_ms`` apart."""
-        self._in_doubt = True
-        self._refresh_soon()
-
-    def _refresh_soon(self) -> None:
+        """Ask for new metadata soon; requests are ``retry_backoff_ms`` apart."""
         if self._failures:
             return  # the next attempt is due anyway after its backoff
         soonest = self._last_refresh_ms + self._settings.retry_backoff_ms
@@ -260,7 +230,7 @@ class Cluster:
         if self._closed:
             raise ClientClosedError("this client is closed")
         before = self._answers
-        self._refresh_soon()
+        self.request_refresh()
         async with self._answered:
             await self._answered.wait_for(lambda: self._answers > before or self._closed)
         if self._failure is not None:
@@ -282,8 +252,6 @@ class Cluster:
                     if self._closed:
                         raise ClientClosedError("this client is closed")
                     self.want(name)
-                    if name in self.cache.topics:
-                        continue
                     try:
                         await self.refreshed()
                         reason = None
@@ -320,9 +288,8 @@ class Cluster:
             if every
             else MetadataRequest(topics=asked, allow_auto_topic_creation=self._auto_create)
         )
-        self._in_doubt = False
         self._last_refresh_ms = self.clock.monotonic_ms()
-        self._refresh_at_ms = self._due_ms(self._last_refresh_ms)
+        self._refresh_at_ms = self._last_refresh_ms + max(1, self._settings.metadata_max_age_ms)
         try:
             response = await self.ask_anyone(request, lambda answer: bool(answer.brokers))
         except (BrokerNotAvailableError, WrongAddressError) as error:
@@ -333,7 +300,6 @@ class Cluster:
         else:
             self._failures = 0
             self._failure = None
-            self._known_since_ms = self._last_refresh_ms
             before = {*self.cache.brokers.values()}
             changed = self.cache.apply(response, (*asked, *self.cache.topics) if every else asked)
             for name in [name for name in self.cache.errors if name not in self._wanted]:

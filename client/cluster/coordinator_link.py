@@ -53,7 +53,7 @@ class CoordinatorLink:
                 response = await cluster.call(request, timeout_ms=self._request_timeout_ms, node=node)
             except (BrokerNotAvailableError, RequestTimedOutError) as error:
                 reason = self.trouble = str(error)
-                self._lose()
+                self._node = None
             else:
                 code = code_of(response)
                 if not code.retriable:
@@ -61,7 +61,7 @@ class CoordinatorLink:
                     return response
                 reason = code.name
                 if code in MOVED:
-                    self._lose()
+                    self._node = None
                 self.trouble = reason
                 if code is ErrorCode.CONCURRENT_TRANSACTIONS:
                     concurrent += 1
@@ -76,10 +76,6 @@ class CoordinatorLink:
         if self._node is not None:
             return self._node
         cluster = self._cluster
-        known = cluster.known.coordinator(self._key)
-        if known is not None and known in cluster.cache.brokers:
-            self._node = known
-            return known
         request = FindCoordinatorRequest((self._key,), self._key_type)
         response = await cluster.call(request, timeout_ms=self._request_timeout_ms)
         (found,) = response.coordinators
@@ -94,9 +90,4 @@ class CoordinatorLink:
             if found.node_id not in cluster.cache.brokers:
                 raise BrokerNotAvailableError(f"coordinator of {self._key}: node {found.node_id} is not known")
         self._node = found.node_id
-        cluster.known.keep_coordinator(self._key, found.node_id)
         return found.node_id
-
-    def _lose(self) -> None:
-        self._node = None
-        self._cluster.known.keep_coordinator(self._key, None)

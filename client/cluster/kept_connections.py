@@ -1,5 +1,4 @@
-"""A network with connections that outlive their clients: the next client gets a ready connection, and starts with what
-the one before knew.
+"""A network with connections that outlive their clients: the next client gets a ready connection.
 
 For processes with one short-lived client after another, such as tasks that write one batch each.
 """
@@ -8,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
-from tidelog.client.cluster.kept_knowledge import KeptKnowledge
 from tidelog.proto.calls.request import Request, Response
 from tidelog.proto.transport.network import (
     Address,
@@ -32,24 +30,16 @@ KEPT_MAX: Final = 16
 class KeptConnections:
     """Implements :class:`tidelog.proto.transport.network.Network` over another one. For one event loop.
 
-    A connection has one user at a time. When the user closes it, it is kept, unless a call on it failed. ``known``:
-    what clients with each bootstrap have learned.
+    A connection has one user at a time. When the user closes it, it is kept, unless a call on it failed.
     """
 
-    def __init__(
-        self, network: Network, kept_max: int = KEPT_MAX, known: dict[str, KeptKnowledge] | None = None
-    ) -> None:
+    def __init__(self, network: Network, kept_max: int = KEPT_MAX) -> None:
         self._network: Final = network
         self._kept_max: Final = kept_max
         self._kept: dict[Address, list[Connection]] = {}
         self.elsewhere: dict[Address, Address] = {}
         """Addresses that referred a client elsewhere, with the new address; the next client starts there."""
-        self._known = {} if known is None else known
         self._closed = False
-
-    def knowledge(self, servers: str) -> KeptKnowledge:
-        """Return what clients with these bootstrap servers have learned."""
-        return self._known.setdefault(servers, KeptKnowledge())
 
     async def serve(self, listener: str, address: Address, service: Service) -> Server:
         return await self._network.serve(listener, address, service)

@@ -100,16 +100,6 @@ class MetadataCache:
                 self.errors[name] = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "")
         return changed
 
-    def take_brokers(self, other: MetadataCache) -> None:
-        """Take over what another cache knows about the cluster itself."""
-        self.cluster_id, self.controller_id = other.cluster_id, other.controller_id
-        self.brokers = dict(other.brokers)
-
-    def take_topic(self, view: TopicView) -> None:
-        """Take over a topic, of which this cache knows nothing."""
-        self.topics[view.name] = view
-        self._names[view.topic_id] = view.name
-
     def _apply_topic(self, topic: TopicMetadata) -> set[TopicPartition]:
         old = self.topics.get(topic.name)
         if old is not None and old.topic_id != topic.topic_id:

@@ -18,8 +18,6 @@ RANGE_SETTINGS: Final[dict[str, Any]] = {
     "allow_auto_create_topics": False,
     "group_id": None,
 }
-TOPICS_MAX: Final = 16
-"""Topics whose metadata is kept for later ranges."""
 _WAIT_S_MAX: Final = 1.0
 """How long to wait for news before the deadline is checked again."""
 
@@ -39,7 +37,6 @@ class RangeConsumer(Consumer):
             if name.replace(".", "_") in RANGE_SETTINGS:
                 raise ConfigError(f"{name}: expected no value: a RangeConsumer sets this itself")
         super().__init__(bootstrap_servers, **RANGE_SETTINGS, **settings)
-        self._topics: dict[str, None] = {}
 
     def batches(
         self,
@@ -65,7 +62,6 @@ class RangeConsumer(Consumer):
         """
         if start >= end:
             return
-        self._keep(partition.topic, topic_id)
         self.assign([partition])
         try:
             self._ask_from(partition, leader_epoch)
@@ -95,21 +91,6 @@ class RangeConsumer(Consumer):
         finally:
             if not self._core.closing:
                 self.assign([])
-
-    def _keep(self, topic: str, topic_id: TopicId | None) -> None:
-        """Keep the topic's metadata from one range to the next, unless it is that of a topic with another id."""
-        known = self._core.cluster.cache.topic_id(topic)
-        if topic in self._topics and known is not None and topic_id not in (None, known):
-            del self._topics[topic]
-            self._background.run(self._pin())
-        if topic not in self._topics:
-            if len(self._topics) == TOPICS_MAX:
-                del self._topics[next(iter(self._topics))]
-            self._topics[topic] = None
-            self._background.run(self._pin())
-
-    async def _pin(self) -> None:
-        self._core.cluster.pin(frozenset(self._topics))
 
     def _ask_from(self, partition: TopicPartition, leader_epoch: int) -> None:
         with self._core.lock:

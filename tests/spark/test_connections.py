@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tidelog import Producer
-from tidelog.client.cluster import kept_connections
 from tidelog.client.sink.blocking_ledger import SinkLedger
 from tidelog.client.sink.blocking_writer import SinkWriter
 from tidelog.model.client_quotas import PRODUCER_BYTE_RATE, ClientQuotaEntity
-from tidelog.proto.calls.request import Request
 from tidelog.spark_connector import connections
 from tidelog.testing import Cluster
 
@@ -26,26 +22,10 @@ def _closed() -> Iterator[None]:
     connections.close()
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The requests on kept connections, by their types."""
-    asked: list[str] = []
-    call = kept_connections._Lease.call
-
-    async def noted(self: kept_connections._Lease, request: Request[Any], *, timeout_s: float) -> object:
-        asked.append(type(request).__name__)
-        return await call(self, request, timeout_s=timeout_s)
-
-    monkeypatch.setattr(kept_connections._Lease, "call", noted)
-    return asked
-
-
-def test_the_next_task_finds_the_connections_of_the_one_before(cluster: Cluster, topic: str, asked: list[str]) -> None:
-    """And what it knew: a batch looks up neither the topic's leaders nor the sink's coordinator."""
+def test_the_next_task_finds_the_connections_of_the_one_before(cluster: Cluster, topic: str) -> None:
     cluster.create_topic(topic, 1)
     counts = []
     for batch in range(4):
-        asked.clear()
         kept = connections.kept({})
         with SinkLedger(cluster.bootstrap, topic, _network=kept.network, _background=kept.loop) as ledger:
             job = ledger.new_job(batch)
@@ -54,8 +34,6 @@ def test_the_next_task_finds_the_connections_of_the_one_before(cluster: Cluster,
                 message = writer.prepare()
             ledger.commit_batch([message])
         counts.append(kept.network.count)
-        if batch:
-            assert asked == ["BeginSinkTransactionRequest", "PrepareTransactionRequest", "CommitBatchRequest"]
     assert connections.kept({}) is kept
     assert counts[0] > 0
     # The first client began at the Kafka listener, which sent it on: that connection is not kept.
@@ -63,46 +41,6 @@ def test_the_next_task_finds_the_connections_of_the_one_before(cluster: Cluster,
     connections.close()
     assert connections.kept({}) is not kept
     assert kept.network.count == 0
-
-
-def test_a_task_that_had_doubts_leaves_nothing_to_the_next(cluster: Cluster, topic: str, asked: list[str]) -> None:
-    """A topic is made anew: the task that still knows the old one finds out, and the next one knows it."""
-    kept = connections.kept({})
-
-    def send() -> int:
-        asked.clear()
-        with Producer(cluster.bootstrap, _network=kept.network, _background=kept.loop) as producer:
-            return producer.send(topic, b"x").result().offset
-
-    with cluster.admin() as admin:
-        cluster.create_topic(topic, 1)
-        assert [send(), send()] == [0, 1]
-        assert "MetadataRequest" not in asked
-        admin.delete_topics([topic])
-        cluster.create_topic(topic, 1)
-        assert send() == 0
-        assert "MetadataRequest" in asked
-        assert send() == 1
-        assert "MetadataRequest" not in asked
-
-
-def test_doubts_that_no_answer_has_dispelled_are_left_too(cluster: Cluster, topic: str, asked: list[str]) -> None:
-    cluster.create_topic(topic, 1)
-    kept = connections.kept({})
-    found = []
-    for doubts in (False, True, False, False):
-        asked.clear()
-        with Producer(cluster.bootstrap, _network=kept.network, _background=kept.loop) as producer:
-            producer.send(topic, b"x").result()
-            found.append("MetadataRequest" in asked)
-
-            async def close(link: Any = producer._core.cluster, doubts: bool = doubts) -> None:
-                if doubts:
-                    link.request_refresh()
-                await link.close()
-
-            kept.loop.run(close())
-    assert found == [True, False, True, False]
 
 
 def test_brokers_know_each_clients_id(cluster: Cluster, topic: str) -> None:

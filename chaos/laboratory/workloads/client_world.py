@@ -20,7 +20,6 @@ from tidelog.chaos.laboratory.history.history_file import HistoryFile
 from tidelog.chaos.laboratory.history.recording import CLIENT_SETTINGS, Budget
 from tidelog.chaos.laboratory.links.client_network import Asked, ClientNetwork, secured_network
 from tidelog.chaos.workloads.incarnation import Roster
-from tidelog.client.cluster.kept_knowledge import KeptKnowledge
 from tidelog.client.config.security import SecuritySettings
 from tidelog.proto.transport.network import ConnectionLost
 
@@ -160,7 +159,6 @@ class LaboratoryWorld:
         asked: Callable[[str], Asked | None] = lambda process: None,
     ) -> None:
         self.events: Counter[str] = Counter()
-        self.known: dict[str, KeptKnowledge] = {}
         self.history = surroundings.history
         self.bootstrap = surroundings.bootstrap
         self.damaged = False

@@ -16,7 +16,6 @@ from tidelog.chaos.simulated.watch.observer import Observer
 from tidelog.chaos.simulated.world.clocks import EPOCH_MS
 from tidelog.chaos.simulated.world.cluster import SimulatedCluster
 from tidelog.chaos.simulated.world.world import World
-from tidelog.client.cluster.kept_knowledge import KeptKnowledge
 
 T = TypeVar("T")
 L = TypeVar("L", SinkLedger, SinkWriter)
@@ -100,7 +99,6 @@ class SimulatedWorld:
         self, world: World, history: History, injector: FaultInjector, observer: Observer, rng: random.Random
     ) -> None:
         self.events: Counter[str] = Counter()
-        self.known: dict[str, KeptKnowledge] = {}
         self.history = history
         self.bootstrap = world.cluster.bootstrap
         self._world = world

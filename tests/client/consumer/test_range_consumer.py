@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from tidelog.client.consumer import range_consumer
 from tidelog.client.consumer.range_consumer import RangeConsumer
 from tidelog.client.errors import ConfigError, OffsetOutOfRangeError, RequestTimedOutError, TidelogError
 from tidelog.client.fetching import fetcher
@@ -135,48 +133,6 @@ def test_another_topic_of_the_name_is_not_read(consumer: RangeConsumer, cluster:
     with pytest.raises(TidelogError, match="the topic was deleted and created again") as raised:
         read(consumer, 0, 10, topic_id=TopicId(bytes(15) + b"x"))
     assert raised.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
-
-
-def test_later_ranges_ask_for_no_metadata(consumer: RangeConsumer, cluster: Cluster) -> None:
-    with cluster.admin() as admin:
-        (topic,) = admin.describe_topics([AT.topic])
-    asked = []
-    for start in range(4):
-        assert read(consumer, start, 10, topic_id=topic.topic_id) == list(range(start, 10))
-        consumer._core._on_wake()
-        consumer._background.run(asyncio.sleep(0.01))  # time in which an unassigned topic would be forgotten
-        asked.append(consumer.metrics()["metadata-refresh-total"])
-    assert asked == asked[:1] * 4
-
-
-def test_a_topic_made_anew_between_two_ranges_is_read(consumer: RangeConsumer, cluster: Cluster) -> None:
-    at = TopicPartition("anew", 0)
-    for value in (b"old", b"new"):
-        cluster.create_topic(at.topic)
-        with cluster.producer() as producer:
-            producer.send(at.topic, value, partition=0)
-        with cluster.admin() as admin:
-            (made,) = admin.describe_topics([at.topic])
-            found = [
-                one.value for b in consumer.batches(at, 0, 1, topic_id=made.topic_id, idle_timeout=20.0) for one in b
-            ]
-            assert found == [value]
-            if value == b"old":
-                admin.delete_topics([at.topic])
-
-
-def test_metadata_of_few_topics_is_kept(
-    consumer: RangeConsumer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(range_consumer, "TOPICS_MAX", 2)
-    others = [TopicPartition(f"other-{number}", 0) for number in range(3)]
-    for at in others:
-        cluster.create_topic(at.topic)
-        with cluster.producer() as producer:
-            producer.send(at.topic, b"x", partition=0)
-    for at in others:
-        assert len(list(consumer.batches(at, 0, 1, idle_timeout=20.0))) == 1
-    assert sorted(consumer._core.cluster.cache.topics) == ["other-1", "other-2"]
 
 
 def test_what_the_log_does_not_have(consumer: RangeConsumer) -> None:
