@@ -63,6 +63,9 @@ class SqliteInbox(_Inbox[sqlite3.Connection]):
     what several connections commit in ``journal_mode=WAL``.
     """
 
+    _looked = False
+    """Whether the journal mode was looked at."""
+
     @staticmethod
     def create(connection: sqlite3.Connection) -> None:
         """Create the table ``inbox`` if it does not exist. Commits."""
@@ -82,7 +85,9 @@ class SqliteInbox(_Inbox[sqlite3.Connection]):
         ).rowcount
 
     def _noted(self, connection: sqlite3.Connection, message_id: str) -> int:
-        warn_of_wal(connection)
+        if not self._looked:
+            self._looked = True
+            warn_of_wal(connection)
         return connection.execute(
             "INSERT OR IGNORE INTO inbox VALUES (?, ?, ?)", (self._name, message_id, time.time())
         ).rowcount

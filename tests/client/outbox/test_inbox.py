@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tidelog import ConsumerRecord, PostgresInbox, SqliteInbox
+from tidelog import ConsumerRecord, PostgresInbox, SqliteInbox, SqliteOutbox
 from tidelog.client.errors import IllegalStateError
 from tidelog.client.outbox import sqlite_wal
 
@@ -36,6 +36,27 @@ def test_a_release_that_can_lose_commits_is_warned_of(
         sqlite_wal.warn_of_wal(connection, (major, minor, patch))
     connection.close()
     assert [release in text for text in caplog.messages] == [True] * loses
+
+
+@pytest.mark.parametrize("which", ["inbox", "outbox"])
+def test_who_uses_such_a_release_is_warned(
+    which: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_wal, "_told", set())
+    monkeypatch.setattr(sqlite_wal, "loses_commits", lambda version: True)
+    path = tmp_path / "shop.db"
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode=WAL")
+    SqliteInbox.create(connection)
+    SqliteOutbox.create(connection)
+    if which == "inbox":
+        assert SqliteInbox("billing").take(connection, record(1))
+    else:
+        outbox = SqliteOutbox(path)
+        outbox.identity()
+        outbox.close()
+    connection.close()
+    assert "can lose committed transactions" in caplog.text
 
 
 class Database:
